@@ -160,7 +160,7 @@ fn ms(ns: i64) -> f64 {
 
 fn paths(folder: &Path) -> Vec<CriticalPathRow> {
     // One of the folders has traces of several jobs.
-    let files = kineto::PlanOptions { force: true, ..Default::default() };
+    let files = formats::format::OpenOptions { force: true, ..Default::default() };
     let source = KinetoSource::open_with(&[folder.into()], files).unwrap();
     let mut options = Options::default();
     options.communication.counted = Some(model::communication::Counted::Hta);

@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::mixed::{JobFiles, MixedSource};
+use formats::format::OpenOptions;
+use formats::job_files::JobFiles;
 use formats::rocprof::{RocprofSource, check_any_records};
 use model::options::Options;
 use model::source::Source;
@@ -156,10 +157,9 @@ fn records_and_traces_of_torch_are_one_job() {
     let trace = r#"{"distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": [
         {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 30, "dur": 11, "args": {"device": 0, "stream": 7}}]}"#;
     fs::write(directory.path().join("rank0.json"), trace).unwrap();
-    let records = [write(&directory.path().join("rank1.json"), &[process(70, &kernels())])];
-    let traces = [directory.path().to_path_buf()];
-    let files = JobFiles { records: &records, traces: &traces, ..JobFiles::default() };
-    let source = MixedSource::open(files, Vec::new(), kineto::PlanOptions::default()).unwrap();
+    write(&directory.path().join("rank1.json"), &[process(70, &kernels())]);
+    let files = JobFiles::find(&[directory.path().to_path_buf()]).unwrap();
+    let source = files.open(OpenOptions::default()).unwrap();
     assert_eq!((source.ranks(), source.info().tool), (vec![0, 1], "torch.profiler and rocprofv3".to_string()));
     assert!(
         source.problems().iter().all(|problem| &*problem.what != "files without traces"),
@@ -209,13 +209,13 @@ fn changed_bytes_and_too_many_records_do_no_harm() {
     let size = fs::metadata(&path).unwrap().len();
     let records = [path];
     let within = |max_memory_bytes: u64| {
-        let options = kineto::PlanOptions { max_memory_bytes: Some(max_memory_bytes), ..Default::default() };
-        MixedSource::open(JobFiles { records: &records, ..JobFiles::default() }, Vec::new(), options)
+        let options = OpenOptions { max_memory_bytes: Some(max_memory_bytes), ..Default::default() };
+        JobFiles::find(&records).unwrap().open(options)
     };
     let data = within(size + 200_000).unwrap().load(0).unwrap();
     let lost = omitted(&data).into_iter().find(|(kind, what, _)| (*kind, *what) == ("lost", "events")).unwrap();
     let rows = data.events.len() as i64;
     assert!(rows > 100 && rows < 2_000, "{rows}");
     assert!(lost.2.unwrap() > 0);
-    assert!(within(size - 1).unwrap_err().to_string().contains("--max-memory"));
+    assert!(within(size - 1).err().unwrap().to_string().contains("--max-memory"));
 }

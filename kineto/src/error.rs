@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::read::OtherFormat;
+
 /// An error of this crate. Messages name the file, and what to do where there is something to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -57,14 +59,12 @@ pub enum Error {
         windows: i32,
     },
     /// The file has a known format that this crate does not read.
-    #[error("{}: {format} is not read; {instead}", path.display())]
+    #[error("{}: {} is not read; {}", path.display(), format.name, format.instead)]
     UnreadFormat {
         /// The file.
         path: PathBuf,
         /// Its format.
-        format: &'static str,
-        /// What to do instead.
-        instead: &'static str,
+        format: OtherFormat,
     },
 }
 
@@ -97,7 +97,7 @@ impl Error {
             Self::Io { path, source } => trace::io_reason(path, source),
             Self::NotATrace { why, .. } => why.clone(),
             Self::OtherJson { .. } => "it is JSON, but has no traceEvents".into(),
-            Self::UnreadFormat { format, instead, .. } => format!("{format} is not read; {instead}"),
+            Self::UnreadFormat { format, .. } => format!("{} is not read; {}", format.name, format.instead),
             other => other.to_string(),
         }
     }

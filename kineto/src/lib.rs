@@ -49,10 +49,9 @@ pub use meaning::flight_dump::{FlightDump, FlightEntry, FlightFrame, FlightGroup
 pub use meaning::names::{algorithm, kernel_dtype, operation};
 pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps, steps_of_marks};
 pub use read::{
-    FlightDumps, HEAD_BYTES, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, TraceFile, Window,
-    WindowChoice, check_any_blocks, file_name, flight_dumps, is_inspector, is_rocprof, is_sqlite, is_xplane, load,
-    load_detailed, load_windows, load_windows_detailed, load_windows_rows, other_format, parse_only, plan,
-    rank_of_name,
+    FlightDumps, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, RecognizeOther, TraceFile, Window,
+    WindowChoice, check_any_blocks, file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed,
+    load_windows_rows, parse_only, plan, rank_of_name,
 };
 
 /// Whether a file with these first bytes is compressed with gzip or zstd.

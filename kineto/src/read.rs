@@ -19,7 +19,7 @@ mod windows;
 
 pub use files::{Plan, PlanOptions, file_name, plan};
 pub use flight_dumps::{FlightDumps, flight_dumps};
-pub use formats::{HEAD_BYTES, OtherFormat, is_inspector, is_rocprof, is_sqlite, is_xplane, other_format};
+pub use formats::{OtherFormat, RecognizeOther};
 pub use join_windows::{load_windows, load_windows_detailed, load_windows_rows};
 pub use load::{Parsed, check_any_blocks, load, load_detailed, parse_only};
 pub use names::rank_of_name;

@@ -1,15 +1,16 @@
-//! Decides by the content of paths whether they are a run, traces or exports.
+//! Decides by the content of paths whether they are a run or files of ranks.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use kineto::{OtherFormat, other_format};
+use kineto::OtherFormat;
 use model::Error;
 use trace::MANIFEST_FILE;
 use trace::place::{self, Entry};
 
-use crate::exports::Exports;
+use crate::job_files::JobFiles;
 use crate::paths::{is_directory, is_run};
+use crate::registry::other_format_of;
 use crate::snapshot::is_pickle;
 
 /// Paths that a pattern may match.
@@ -22,12 +23,8 @@ const PATTERN_CHARS: [char; 3] = ['*', '?', '['];
 pub enum Input {
     /// A run.
     Run(PathBuf),
-    /// Traces: files, archives, or directories of them.
-    Traces(Vec<PathBuf>),
-    /// Snapshots of torch's allocator, one file for each rank.
-    Snapshots(Vec<PathBuf>),
-    /// Exports of Nsight Systems, profiles of XLA or JSON of rocprofv3, perhaps beside traces.
-    Exports(Exports),
+    /// Files of ranks.
+    Files(JobFiles),
 }
 
 /// Decides by the content of the paths: a directory with a manifest is a run. A pattern that is no path is expanded.
@@ -39,19 +36,24 @@ pub fn resolve(paths: Vec<PathBuf>) -> Result<Input, Error> {
     if let Some(run) = run_of(&paths)? {
         return Ok(Input::Run(run));
     }
-    let exports = Exports::find(&paths)?;
-    exports.traces.iter().try_for_each(|path| check_format(path))?;
-    if !exports.is_empty() {
-        return Ok(Input::Exports(exports));
+    let mut files = JobFiles::find(&paths)?;
+    files.traces.iter().try_for_each(|path| check_format(path))?;
+    if files.only_traces() {
+        files.take_snapshots(snapshots_alone(&paths)?);
     }
+    Ok(Input::Files(files))
+}
+
+/// The snapshots of torch's allocator that all paths stand for; none if a path has traces, or something else. Beside traces, a pickle is a
+/// file without traces, and is listed as one.
+fn snapshots_alone(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let snapshots = paths.iter().map(|path| snapshots_in(path)).collect::<Result<Vec<_>, _>>()?;
-    // Beside traces, a pickle is a file without traces, and is listed as one.
-    let mut only = true;
     for (path, found) in paths.iter().zip(&snapshots) {
-        only &= !found.is_empty() || is_directory(path)?;
+        if found.is_empty() && !is_directory(path)? {
+            return Ok(Vec::new());
+        }
     }
-    let snapshots = snapshots.concat();
-    Ok(if only && !snapshots.is_empty() { Input::Snapshots(snapshots) } else { Input::Traces(paths) })
+    Ok(snapshots.concat())
 }
 
 /// The run that the paths are; `None` if they are none.
@@ -183,8 +185,10 @@ fn urls_matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
 }
 
 fn check_format(path: &Path) -> Result<(), Error> {
-    match other_format(path) {
-        Some(OtherFormat { name: format, instead }) => Err(Error::UnreadFormat { path: path.into(), format, instead }),
+    match other_format_of(path) {
+        Some(OtherFormat { name: format, instead, .. }) => {
+            Err(Error::UnreadFormat { path: path.into(), format, instead })
+        }
         None => Ok(()),
     }
 }
@@ -205,7 +209,7 @@ fn check_manifest(path: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::units::plural;
+    use crate::registry::FORMATS;
 
     fn resolved(files: &[(&str, &[u8])], given: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
@@ -216,21 +220,25 @@ mod tests {
         }
         let text = match resolve(vec![dir.path().join(given)]) {
             Ok(Input::Run(_)) => "run".to_string(),
-            Ok(Input::Traces(_)) => "traces".to_string(),
-            Ok(Input::Snapshots(files)) => plural(files.len(), "snapshot"),
-            Ok(Input::Exports(Exports { files, profiles, traces, reports, .. })) => {
-                let profiles =
-                    if profiles.is_empty() { String::new() } else { format!(", profiles {}", profiles.len()) };
-                format!(
-                    "{}, traces {}, reports {}{profiles}",
-                    plural(files.len(), "export"),
-                    traces.len(),
-                    reports.len()
-                )
-            }
+            Ok(Input::Files(files)) => described(&files),
             Err(error) => error.to_string(),
         };
         text.replace(&dir.path().display().to_string(), "DIR")
+    }
+
+    /// The kinds of files with their numbers, such as `2 exports, 1 traces`.
+    fn described(files: &JobFiles) -> String {
+        if files.only_traces() {
+            return "traces".into();
+        }
+        let JobFiles { others, traces, snapshots, reports, .. } = files;
+        let mut kinds: Vec<(&str, usize)> = Vec::new();
+        for format in FORMATS {
+            kinds.push((format.files.split(' ').next().unwrap(), others.get(format.name).map_or(0, Vec::len)));
+        }
+        kinds.extend([("snapshots", snapshots.len()), ("traces", traces.len()), ("reports", reports.len())]);
+        kinds.retain(|(_, count)| *count > 0);
+        kinds.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
@@ -246,8 +254,8 @@ mod tests {
     #[test]
     fn pickles_without_traces_are_snapshots() {
         let pickle: &[u8] = b"\x80\x04N.";
-        assert_eq!(resolved(&[("a.pickle", pickle)], "a.pickle"), "1 snapshot");
-        assert_eq!(resolved(&[("oom", pickle)], "oom"), "1 snapshot");
+        assert_eq!(resolved(&[("a.pickle", pickle)], "a.pickle"), "1 snapshots");
+        assert_eq!(resolved(&[("oom", pickle)], "oom"), "1 snapshots");
         assert_eq!(resolved(&[("rank0.pickle", pickle), ("rank1.pkl", pickle), ("notes.txt", b"")], ""), "2 snapshots");
         assert_eq!(resolved(&[("rank_0/a.pickle", pickle), ("rank_1/a.pickle", pickle)], ""), "2 snapshots");
         assert_eq!(resolved(&[("rank0.pickle", pickle), ("rank0.json", b"{}")], ""), "traces");
@@ -257,15 +265,12 @@ mod tests {
     #[test]
     fn exports_are_found_by_their_content_and_beside_traces() {
         let export: &[u8] = b"SQLite format 3\0 and more";
-        assert_eq!(resolved(&[("export.db", export)], "export.db"), "1 export, traces 0, reports 0");
-        assert_eq!(
-            resolved(&[("a.sqlite", export), ("r/b", export), ("log.txt", b"")], ""),
-            "2 exports, traces 0, reports 0"
-        );
-        assert_eq!(resolved(&[("a.sqlite", export), ("rank1.json", b"{}")], ""), "1 export, traces 1, reports 0");
+        assert_eq!(resolved(&[("export.db", export)], "export.db"), "1 exports");
+        assert_eq!(resolved(&[("a.sqlite", export), ("r/b", export), ("log.txt", b"")], ""), "2 exports");
+        assert_eq!(resolved(&[("a.sqlite", export), ("rank1.json", b"{}")], ""), "1 exports, 1 traces");
         assert_eq!(
             resolved(&[("a.sqlite", export), ("a.nsys-rep", b""), ("b.nsys-rep", b"")], ""),
-            "1 export, traces 0, reports 1",
+            "1 exports, 1 reports",
             "a report beside its export is the same recording"
         );
         assert_eq!(resolved(&[("run.json", b"{}"), ("a.sqlite", export)], ""), "run");
@@ -274,45 +279,32 @@ mod tests {
                 &[("a.sqlite", export), ("a_pqtdir/StringIds.parquet", b"PAR1"), ("b_arwdir/StringIds.arrow", b"")],
                 ""
             ),
-            "2 exports, traces 0, reports 0",
+            "2 exports",
             "of two exports of one recording, the one in SQLite is read"
         );
-        assert_eq!(resolved(&[("r_pqtdir/StringIds.parquet", b"PAR1")], "r_pqtdir"), "1 export, traces 0, reports 0");
+        assert_eq!(resolved(&[("r_pqtdir/StringIds.parquet", b"PAR1")], "r_pqtdir"), "1 exports");
     }
 
     #[test]
     fn dumps_of_the_inspector_are_found_by_their_content() {
         let dump: &[u8] = b"{\"header\":{\"id\":\"0x1f\",\"rank\":0";
-        let found = |path: &str, files: &[(&str, &[u8])]| {
-            let directory = tempfile::tempdir().unwrap();
-            for (name, bytes) in files {
-                std::fs::write(directory.path().join(name), bytes).unwrap();
-            }
-            match resolve(vec![directory.path().join(path)]).unwrap() {
-                Input::Exports(exports) => (exports.dumps.len(), exports.traces.len()),
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(found("a-pid7.log", &[("a-pid7.log", dump)]), (1, 0));
+        assert_eq!(resolved(&[("a-pid7.log", dump)], "a-pid7.log"), "1 dumps");
         let gzip = fixtures::small_trace::gzip(dump);
-        assert_eq!(found("", &[("a-pid7.log", dump), ("b-pid8.log.gz", &gzip), ("c.log", b"words")]), (2, 0));
-        assert_eq!(found("", &[("a-pid7.log", dump), ("rank1.json", b"{}")]), (1, 1));
+        assert_eq!(resolved(&[("a-pid7.log", dump), ("b-pid8.log.gz", &gzip), ("c.log", b"words")], ""), "2 dumps");
+        assert_eq!(resolved(&[("a-pid7.log", dump), ("rank1.json", b"{}")], ""), "1 dumps, 1 traces");
     }
 
     #[test]
     fn profiles_are_found_by_their_content_or_name() {
         let profile: &[u8] = b"\x0a\x10\x12\x0e/host:metadata";
-        let found = "0 exports, traces 0, reports 0, profiles 1";
+        let found = "1 profiles";
         assert_eq!(resolved(&[("h.xplane.pb", b"damaged")], "h.xplane.pb"), found);
         assert_eq!(resolved(&[("anything", profile)], "anything"), found);
         let folder = "plugins/profile/2026_01_02";
         let beside = ["t.trace.json.gz", "perfetto_trace.json.gz"].map(|name| format!("{folder}/{name}"));
         let files = [(&*format!("{folder}/h.xplane.pb"), profile), (&*beside[0], b"{}"), (&*beside[1], b"{}")];
         assert_eq!(resolved(&files, ""), found, "what JAX writes beside a profile is no other trace");
-        assert_eq!(
-            resolved(&[("a/h.xplane.pb", profile), ("b/x.trace.json.gz", b"{}")], ""),
-            "0 exports, traces 1, reports 0, profiles 1"
-        );
+        assert_eq!(resolved(&[("a/h.xplane.pb", profile), ("b/x.trace.json.gz", b"{}")], ""), "1 profiles, 1 traces");
     }
 
     #[test]

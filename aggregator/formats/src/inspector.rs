@@ -10,20 +10,41 @@ mod processes;
 mod read;
 mod table;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use trace::OmissionRow;
 
-use crate::memory::default_max_memory_bytes;
+use crate::format::{Beside, Format, Head};
+use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::of_rank;
 use crate::run_source::check_any_source;
 use model::Error;
 use model::RankData;
-use model::source::{Source, SourceInfo};
+use model::source::{RankFile, Source, SourceInfo};
 
-use processes::{Process, processes};
-pub(crate) use table::is_table;
+use processes::{Found, Process, processes};
+
+/// The format.
+pub(crate) const FORMAT: Format = Format {
+    name: "a dump of NCCL's Inspector",
+    files: "dumps of NCCL's Inspector",
+    instead: "`rankscope analyze` reads it as a file of this machine",
+    recognise: recognise,
+    open: |paths, beside| Ok(Box::new(InspectorSource::open_beside(paths, beside)?)),
+    is_table: Format::NO_TABLES,
+    is_twin: Format::NO_TWINS,
+};
+
+/// How a dump begins, without spaces: an object that begins with its communicator.
+const BEGIN: &[u8] = b"{\"header\":{\"id\":\"0x";
+
+fn recognise(head: &Head<'_>) -> bool {
+    if head.bytes.starts_with(b"PAR1") {
+        return head.path.is_some_and(table::is_table);
+    }
+    let words = head.text().iter().copied().filter(|byte| !byte.is_ascii_whitespace());
+    words.take(BEGIN.len()).eq(BEGIN.iter().copied())
+}
 
 /// The processes of one job, by their dumps.
 #[derive(Clone, Debug)]
@@ -43,34 +64,17 @@ impl InspectorSource {
     /// # Errors
     /// [`Error::Io`]; [`Error::NoInput`] if no file has an operation, or if two processes are of one rank.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        Self::open_beside(paths, None, &BTreeSet::new())
+        Self::open_beside(paths, &Beside::alone())
     }
 
-    /// As [`open`](Self::open), with a limit of memory; `None`: three quarters of the machine's. No process whose rank is not stated gets
-    /// one that is `taken`.
+    /// As [`open`](Self::open), as a part of a job.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(crate) fn open_beside(
-        paths: &[PathBuf],
-        max_memory_bytes: Option<u64>,
-        taken: &BTreeSet<i32>,
-    ) -> Result<Self, Error> {
-        let found = processes(paths, taken)?;
-        let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
-        let at_once = rayon::current_num_threads().min(found.processes.len()).max(1) as u64;
-        Ok(Self {
-            path: paths.first().cloned().unwrap_or_default(),
-            processes: found.processes,
-            world_size: found.world_size,
-            problems: found.problems,
-            max_memory_bytes: all / at_once,
-        })
-    }
-
-    /// The file of each rank.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
-        self.processes.iter().map(|process| (process.rank, process.file.as_path()))
+    pub(crate) fn open_beside(paths: &[PathBuf], beside: &Beside<'_>) -> Result<Self, Error> {
+        let Found { processes, world_size, problems } = processes(paths, beside.taken)?;
+        let max_memory_bytes = max_memory_bytes(beside.options.max_memory_bytes) / read_at_once(processes.len());
+        Ok(Self { path: paths.first().cloned().unwrap_or_default(), processes, world_size, problems, max_memory_bytes })
     }
 }
 
@@ -86,6 +90,10 @@ impl Source for InspectorSource {
 
     fn ranks(&self) -> Vec<i32> {
         self.processes.iter().map(|process| process.rank).collect()
+    }
+
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        self.processes.iter().map(|process| RankFile::of(process.rank, &process.file)).collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {

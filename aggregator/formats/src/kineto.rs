@@ -9,10 +9,12 @@ use rayon::prelude::*;
 use trace::rank::Details;
 use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION, TRACE_FILES};
 
-use crate::memory::default_max_memory_bytes;
+use crate::format::OpenOptions;
+use crate::memory::max_memory_bytes;
+use crate::registry::other_format;
 use model::Error;
 use model::RankData;
-use model::source::{Source, SourceInfo};
+use model::source::{RankFile, Source, SourceInfo};
 
 /// Traces of the ranks of one job.
 #[derive(Clone, Debug)]
@@ -27,22 +29,27 @@ impl KinetoSource {
     /// # Errors
     /// As [`plan`].
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        Self::open_with(paths, PlanOptions::default())
+        Self::open_with(paths, OpenOptions::default())
     }
 
-    /// Finds the trace files and their ranks and windows. Without a limit of memory in `options`, rows may take three
-    /// quarters of the machine's.
+    /// Finds the trace files and their ranks and windows.
     ///
     /// # Errors
     /// As [`plan`].
-    pub fn open_with(paths: &[PathBuf], options: PlanOptions) -> Result<Self, Error> {
-        let path = paths.first().cloned().unwrap_or_default();
-        Ok(Self { path, plan: plan(paths, with_memory(options))? })
+    pub fn open_with(paths: &[PathBuf], options: OpenOptions) -> Result<Self, Error> {
+        Self::of_plan(paths, plan_options(options))
     }
 
-    /// The files, one for each rank and window.
-    pub fn files(&self) -> &[TraceFile] {
-        &self.plan.files
+    /// As [`open_with`](Self::open_with), for traces beside files of other formats, which are read too.
+    ///
+    /// # Errors
+    /// As [`plan`].
+    pub(crate) fn open_among_others(paths: &[PathBuf], options: OpenOptions) -> Result<Self, Error> {
+        Self::of_plan(paths, PlanOptions { others_are_read: true, ..plan_options(options) })
+    }
+
+    fn of_plan(paths: &[PathBuf], options: PlanOptions) -> Result<Self, Error> {
+        Ok(Self { path: paths.first().cloned().unwrap_or_default(), plan: plan(paths, options)? })
     }
 
     /// The windows of a rank.
@@ -70,6 +77,16 @@ impl Source for KinetoSource {
         by_rank(&self.plan).map(|files| files[0].rank).collect()
     }
 
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        let file = |file: &TraceFile| RankFile {
+            rank: file.rank,
+            path: file.path.clone(),
+            name: Some(file.name.clone()),
+            size_bytes: file.size_bytes,
+        };
+        Ok(self.plan.files.iter().map(file).collect())
+    }
+
     fn problems(&self) -> Vec<OmissionRow> {
         self.plan.omissions.clone()
     }
@@ -87,10 +104,10 @@ impl Source for KinetoSource {
     }
 }
 
-/// The options with a limit of memory.
-fn with_memory(options: PlanOptions) -> PlanOptions {
-    let max_memory_bytes = options.max_memory_bytes.or_else(|| Some(default_max_memory_bytes()));
-    PlanOptions { max_memory_bytes, ..options }
+fn plan_options(options: OpenOptions) -> PlanOptions {
+    let OpenOptions { window, force, max_memory_bytes: limit } = options;
+    let max_memory_bytes = Some(max_memory_bytes(limit));
+    PlanOptions { window, force, max_memory_bytes, other_format: Some(other_format), others_are_read: false }
 }
 
 /// The files of each rank.
@@ -120,7 +137,7 @@ pub struct Ingested {
 /// As [`plan`]; [`Error::NoInput`] if `out` is a run already; [`Error::Kineto`] or [`Error::Trace`] if it holds other
 /// files or cannot be written. After an error `out` is as it was.
 pub fn ingest(paths: &[PathBuf], out: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Ingested, Error> {
-    ingest_with(paths, PlanOptions::default(), out, progress)
+    ingest_with(paths, OpenOptions::default(), out, progress)
 }
 
 /// As [`ingest`], with options.
@@ -129,7 +146,7 @@ pub fn ingest(paths: &[PathBuf], out: &Path, progress: &(dyn Fn(usize, usize) + 
 /// As [`ingest`].
 pub fn ingest_with(
     paths: &[PathBuf],
-    options: PlanOptions,
+    options: OpenOptions,
     out: &Path,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Ingested, Error> {
@@ -137,7 +154,7 @@ pub fn ingest_with(
         let why = "it holds a run already; choose another --out";
         return Err(Error::NoInput { path: out.into(), why: why.into() });
     }
-    let plan = plan(paths, with_memory(options))?;
+    let plan = plan(paths, plan_options(options))?;
     let manifest = Manifest {
         schema_version: SCHEMA_VERSION,
         run_id: run_id(&plan.files),

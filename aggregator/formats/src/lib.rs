@@ -1,17 +1,18 @@
 //! Every kind of input becomes a [`Source`](model::source::Source) of ranks.
 
 mod columnar;
-pub mod exports;
+pub mod format;
 pub mod input;
 pub mod inspector;
+pub mod job_files;
 pub mod kineto;
 mod memory;
-pub mod mixed;
+mod mixed;
 mod names;
 pub mod nsys;
-mod nsys_export;
 pub mod paths;
 mod ranks;
+pub mod registry;
 pub mod rocprof;
 mod rows;
 pub mod run;

@@ -8,9 +8,19 @@ use rustix::system::sysinfo;
 /// The limit of a cgroup, as a process in it sees it.
 const CGROUP_LIMIT: &str = "/sys/fs/cgroup/memory.max";
 
+/// The memory that rows may take: the user's limit, else the default.
+pub(super) fn max_memory_bytes(limit: Option<u64>) -> u64 {
+    limit.unwrap_or_else(default_max_memory_bytes)
+}
+
+/// How many of some ranks are read at once: one on each thread.
+pub(super) fn read_at_once(ranks: usize) -> u64 {
+    rayon::current_num_threads().min(ranks).max(1) as u64
+}
+
 /// The memory that a command may take if the user gives no limit: three quarters of that of the machine, of its cgroup, or
 /// of `ulimit -v`, whichever is least. The rest is for what an analysis computes.
-pub(super) fn default_max_memory_bytes() -> u64 {
+fn default_max_memory_bytes() -> u64 {
     let info = sysinfo();
     let of_machine = u64::from(info.mem_unit).saturating_mul(info.totalram as u64);
     let of_cgroup = fs::read_to_string(CGROUP_LIMIT).ok().and_then(|text| text.trim().parse().ok());

@@ -1,114 +1,50 @@
-//! Jobs of other formats than torch.profiler's: exports of Nsight Systems, profiles of XLA and JSON of rocprofv3, alone, together, or beside
-//! traces of torch.profiler of other ranks.
+//! Jobs of other formats than torch.profiler's, alone, together, or beside traces of torch.profiler of other ranks.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-use kineto::PlanOptions;
 use tempfile::TempDir;
 use trace::OmissionRow;
 
-use crate::inspector::InspectorSource;
+use crate::format::{Beside, OpenOptions};
 use crate::kineto::KinetoSource;
-use crate::nsys::NsysSource;
-use crate::rocprof::RocprofSource;
-use crate::xplane::XplaneSource;
+use crate::registry::FORMATS;
 use model::Error;
-use model::source::{Source, SourceInfo};
+use model::source::{RankFile, Source, SourceInfo};
 use model::units;
 use model::{RankData, RankOutline};
 use trace::rank::Details;
 
-/// The ranks of one format.
-#[derive(Clone, Debug)]
-enum Part {
-    Traces(KinetoSource),
-    Exports(NsysSource),
-    Profiles(XplaneSource),
-    Dumps(InspectorSource),
-    Records(RocprofSource),
-}
-
-impl Part {
-    fn source(&self) -> &dyn Source {
-        match self {
-            Self::Traces(source) => source,
-            Self::Exports(source) => source,
-            Self::Profiles(source) => source,
-            Self::Dumps(source) => source,
-            Self::Records(source) => source,
-        }
-    }
-
-    /// The files of each rank.
-    fn files(&self) -> Vec<(i32, &Path)> {
-        match self {
-            Self::Traces(source) => source.files().iter().map(|file| (file.rank, &*file.path)).collect(),
-            Self::Exports(source) => source.files().collect(),
-            Self::Profiles(source) => source.files().collect(),
-            Self::Dumps(source) => source.files().collect(),
-            Self::Records(source) => source.files().collect(),
-        }
-    }
-}
-
-/// The files of a job, by format.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct JobFiles<'a> {
-    /// Exports of Nsight Systems.
-    pub exports: &'a [PathBuf],
-    /// Profiles of XLA.
-    pub profiles: &'a [PathBuf],
-    /// Dumps of NCCL's Inspector.
-    pub dumps: &'a [PathBuf],
-    /// JSON of rocprofv3.
-    pub records: &'a [PathBuf],
-    /// Traces of torch.profiler, and directories of them.
-    pub traces: &'a [PathBuf],
-}
-
-/// A job whose ranks were recorded by Nsight Systems, XLA's profiler or rocprofv3, or some by these and others by torch.profiler.
-#[derive(Clone, Debug)]
-pub struct MixedSource {
-    /// One or several.
-    parts: Vec<Part>,
+/// A job whose ranks were recorded by other tools than torch.profiler, or some by these and others by torch.profiler.
+pub(crate) struct MixedSource {
+    /// The ranks of each format; one or several.
+    parts: Vec<Box<dyn Source>>,
     remarks: Vec<OmissionRow>,
-    /// Removed with the last copy of the source.
-    _directory: Option<Arc<TempDir>>,
+    /// Removed with the source.
+    _directory: Option<TempDir>,
 }
 
 impl MixedSource {
-    /// Opens the files of each format, if there are any. `remarks` are about files beside them.
+    /// Opens traces and the files of each format of [`FORMATS`], by its name. `remarks` are about files beside them.
     ///
     /// # Errors
     /// Those of the sources; [`Error::NoInput`] if two formats have one rank, or if there is no file.
-    pub fn open(files: JobFiles<'_>, mut remarks: Vec<OmissionRow>, options: PlanOptions) -> Result<Self, Error> {
-        let options = PlanOptions { exports_are_read: true, ..options };
-        let mut parts: Vec<Part> = Vec::new();
-        if !files.traces.is_empty() {
-            parts.push(Part::Traces(KinetoSource::open_with(files.traces, options)?));
+    pub(crate) fn open(
+        traces: &[PathBuf],
+        others: &BTreeMap<&'static str, Vec<PathBuf>>,
+        mut remarks: Vec<OmissionRow>,
+        options: OpenOptions,
+    ) -> Result<Self, Error> {
+        let mut parts: Vec<Box<dyn Source>> = Vec::new();
+        if !traces.is_empty() {
+            parts.push(Box::new(KinetoSource::open_among_others(traces, options)?));
         }
-        if !files.exports.is_empty() {
+        for format in FORMATS {
+            let Some(files) = others.get(format.name).filter(|files| !files.is_empty()) else { continue };
             let taken = ranks(&parts);
-            let exports = NsysSource::open_beside(files.exports, options.max_memory_bytes, &taken)?;
-            refuse_doubles(exports.files(), &taken)?;
-            parts.push(Part::Exports(exports));
-        }
-        if !files.records.is_empty() {
-            let taken = ranks(&parts);
-            let records = RocprofSource::open_beside(files.records, options.max_memory_bytes, &taken)?;
-            refuse_doubles(records.files(), &taken)?;
-            parts.push(Part::Records(records));
-        }
-        if !files.profiles.is_empty() {
-            parts.push(Part::Profiles(XplaneSource::open_beside(files.profiles, options, &ranks(&parts))?));
-        }
-        if !files.dumps.is_empty() {
-            let taken = ranks(&parts);
-            let dumps = InspectorSource::open_beside(files.dumps, options.max_memory_bytes, &taken)?;
-            refuse_doubles(dumps.files(), &taken)?;
-            parts.push(Part::Dumps(dumps));
+            let part = (format.open)(files, &Beside { options, taken: &taken })?;
+            refuse_doubles(&*part, &taken)?;
+            parts.push(part);
         }
         if parts.is_empty() {
             return Err(Error::NoInput { path: PathBuf::new(), why: "there are no files".into() });
@@ -121,7 +57,7 @@ impl MixedSource {
 
     /// Keeps a directory with files of the source as long as the source.
     pub(crate) fn with_directory(self, directory: Option<TempDir>) -> Self {
-        Self { _directory: directory.map(Arc::new), ..self }
+        Self { _directory: directory, ..self }
     }
 
     /// The ranks of the job that no file has.
@@ -135,16 +71,9 @@ impl MixedSource {
         (!missing.is_empty()).then_some(omission)
     }
 
-    /// The files of each rank.
-    pub fn files(&self) -> Vec<(i32, &Path)> {
-        let mut files: Vec<(i32, &Path)> = self.parts.iter().flat_map(Part::files).collect();
-        files.sort();
-        files
-    }
-
     /// The source of a rank. Of a rank that none has, the last one says so.
     fn of(&self, rank: i32) -> Result<&dyn Source, Error> {
-        let mut sources = self.parts.iter().map(Part::source);
+        let mut sources = self.parts.iter().map(|part| &**part);
         let own = sources.clone().find(|source| source.ranks().binary_search(&rank).is_ok());
         own.or_else(|| sources.next_back())
             .ok_or_else(|| Error::NoRank { path: PathBuf::new(), why: format!("there is no file of rank {rank}") })
@@ -178,23 +107,24 @@ impl MixedSource {
 }
 
 /// Refuses a rank that files of another format have too.
-fn refuse_doubles<'a>(mut files: impl Iterator<Item = (i32, &'a Path)>, taken: &BTreeSet<i32>) -> Result<(), Error> {
-    let Some((rank, file)) = files.find(|(rank, _)| taken.contains(rank)) else { return Ok(()) };
+fn refuse_doubles(source: &dyn Source, taken: &BTreeSet<i32>) -> Result<(), Error> {
+    let Some(rank) = source.ranks().into_iter().find(|rank| taken.contains(rank)) else { return Ok(()) };
+    let file = source.files()?.into_iter().find(|file| file.rank == rank);
     let why = format!("rank {rank} is in it and in the files of another format; give one of them");
-    Err(Error::NoInput { path: file.into(), why })
+    Err(Error::NoInput { path: file.map(|file| file.path).unwrap_or_default(), why })
 }
 
 /// The ranks of some formats.
-fn ranks(parts: &[Part]) -> BTreeSet<i32> {
-    parts.iter().flat_map(|part| part.source().ranks()).collect()
+fn ranks(parts: &[Box<dyn Source>]) -> BTreeSet<i32> {
+    parts.iter().flat_map(|part| part.ranks()).collect()
 }
 
 /// Which format has which ranks, and what each lacks.
-fn said_of_formats(parts: &[Part]) -> Vec<OmissionRow> {
+fn said_of_formats(parts: &[Box<dyn Source>]) -> Vec<OmissionRow> {
     if parts.len() < 2 {
         return Vec::new();
     }
-    let sources = || parts.iter().map(Part::source);
+    let sources = || parts.iter();
     let recorded = sources().map(|source| (source.info().tool, units::ranks_named(&source.ranks())));
     let recorded: Vec<String> = recorded
         .enumerate()
@@ -211,7 +141,7 @@ fn said_of_formats(parts: &[Part]) -> Vec<OmissionRow> {
 
 impl Source for MixedSource {
     fn info(&self) -> SourceInfo {
-        let infos = || self.parts.iter().map(|part| part.source().info());
+        let infos = || self.parts.iter().map(|part| part.info());
         let tools: Vec<String> = infos().map(|info| info.tool).collect();
         let tool = match &tools[..] {
             [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
@@ -229,8 +159,15 @@ impl Source for MixedSource {
         ranks(&self.parts).into_iter().collect()
     }
 
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        let files: Result<Vec<_>, _> = self.parts.iter().map(|part| part.files()).collect();
+        let mut files = files?.concat();
+        files.sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
+        Ok(files)
+    }
+
     fn problems(&self) -> Vec<OmissionRow> {
-        let problems = self.parts.iter().flat_map(|part| part.source().problems());
+        let problems = self.parts.iter().flat_map(|part| part.problems());
         self.remarks.iter().cloned().chain(problems).collect()
     }
 
@@ -252,6 +189,6 @@ impl Source for MixedSource {
     }
 
     fn lacks(&self) -> &'static [&'static str] {
-        self.parts.iter().map(|part| part.source().lacks()).max_by_key(|lacks| lacks.len()).unwrap_or_default()
+        self.parts.iter().map(|part| part.lacks()).max_by_key(|lacks| lacks.len()).unwrap_or_default()
     }
 }

@@ -19,6 +19,7 @@ mod metrics;
 mod mpi;
 mod nccl;
 mod processes;
+pub(crate) mod reports;
 mod rows;
 mod session;
 mod sqlite;
@@ -26,20 +27,30 @@ mod table_files;
 mod tables;
 mod wanted;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use trace::OmissionRow;
 
-use crate::memory::default_max_memory_bytes;
+use crate::format::{Beside, Format};
+use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::of_rank;
 use crate::run_source::check_any_source;
 use model::Error;
 use model::RankData;
-use model::source::{Source, SourceInfo};
+use model::source::{RankFile, Source, SourceInfo};
 
-use processes::{Process, processes};
-pub(crate) use table_files::marks_export;
+use processes::{Found, Process, processes};
+
+/// The format.
+pub(crate) const FORMAT: Format = Format {
+    name: "an SQLite export of Nsight Systems",
+    files: "exports of Nsight Systems (SQLite, Parquet, Arrow)",
+    instead: "`rankscope analyze` reads it as a file of this machine",
+    recognise: |head| head.bytes.starts_with(b"SQLite format 3\0"),
+    open: |paths, beside| Ok(Box::new(NsysSource::open_beside(paths, beside)?)),
+    is_table: table_files::marks_export,
+    is_twin: Format::NO_TWINS,
+};
 
 /// The processes of one job, in one export or several.
 #[derive(Clone, Debug)]
@@ -60,35 +71,17 @@ impl NsysSource {
     /// [`Error::NoInput`] if a file is no export of Nsight Systems, if no file has a process with rows, or if two processes claim
     /// one rank.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        Self::open_beside(paths, None, &BTreeSet::new())
+        Self::open_beside(paths, &Beside::alone())
     }
 
-    /// As [`open`](Self::open), with a limit of memory; `None`: three quarters of the machine's. No process whose rank is not stated gets
-    /// one that is `taken`.
+    /// As [`open`](Self::open), as a part of a job.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(crate) fn open_beside(
-        paths: &[PathBuf],
-        max_memory_bytes: Option<u64>,
-        taken: &BTreeSet<i32>,
-    ) -> Result<Self, Error> {
-        let found = processes(paths, taken)?;
-        let path = paths.first().cloned().unwrap_or_default();
-        let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
-        let at_once = rayon::current_num_threads().min(found.processes.len()).max(1) as u64;
-        Ok(Self {
-            path,
-            processes: found.processes,
-            world_size: found.world_size,
-            problems: found.problems,
-            max_memory_bytes: all / at_once,
-        })
-    }
-
-    /// The file of each rank.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
-        self.processes.iter().map(|process| (process.rank, process.file.as_path()))
+    pub(crate) fn open_beside(paths: &[PathBuf], beside: &Beside<'_>) -> Result<Self, Error> {
+        let Found { processes, world_size, problems } = processes(paths, beside.taken)?;
+        let max_memory_bytes = max_memory_bytes(beside.options.max_memory_bytes) / read_at_once(processes.len());
+        Ok(Self { path: paths.first().cloned().unwrap_or_default(), processes, world_size, problems, max_memory_bytes })
     }
 }
 
@@ -105,6 +98,10 @@ impl Source for NsysSource {
 
     fn ranks(&self) -> Vec<i32> {
         self.processes.iter().map(|process| process.rank).collect()
+    }
+
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        self.processes.iter().map(|process| RankFile::of(process.rank, &process.file)).collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {

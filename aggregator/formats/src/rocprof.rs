@@ -11,14 +11,38 @@ use std::path::{Path, PathBuf};
 
 use trace::{OmissionRow, Text};
 
-use crate::memory::default_max_memory_bytes;
+use crate::format::{Beside, Format, Head};
+use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::{by_rank, numbered, of_rank};
 use crate::rocprof::parse::{Parsed, parse};
 use crate::run_source::check_any_source;
 use model::Error;
-use model::source::{Source, SourceInfo};
+use model::source::{RankFile, Source, SourceInfo};
 use model::units;
 use model::{MAX_RANKS, RankData};
+
+/// The format.
+pub(crate) const FORMAT: Format = Format {
+    name: "JSON of rocprofv3",
+    files: "JSON of rocprofv3",
+    instead: "`rankscope analyze` reads it",
+    recognise: recognise,
+    open: |paths, beside| Ok(Box::new(RocprofSource::open_beside(paths, beside)?)),
+    is_table: Format::NO_TABLES,
+    is_twin: Format::NO_TWINS,
+};
+
+/// A file begins with this member.
+fn recognise(head: &Head<'_>) -> bool {
+    let mut rest = head.text().trim_ascii_start();
+    for part in [&b"{"[..], b"\"rocprofiler-sdk-tool\""] {
+        match rest.strip_prefix(part) {
+            Some(after) => rest = after.trim_ascii_start(),
+            None => return false,
+        }
+    }
+    true
+}
 
 /// A process as a rank.
 #[derive(Clone, Debug)]
@@ -65,20 +89,15 @@ impl RocprofSource {
     /// # Errors
     /// [`Error::NoInput`] or [`Error::Io`] if a file cannot be read, if no process used a device, or if two processes claim one rank.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        Self::open_beside(paths, None, &BTreeSet::new())
+        Self::open_beside(paths, &Beside::alone())
     }
 
-    /// As [`open`](Self::open), with a limit of memory; `None`: three quarters of the machine's. No process whose rank is not stated gets
-    /// one that is `taken`.
+    /// As [`open`](Self::open), as a part of a job.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(crate) fn open_beside(
-        paths: &[PathBuf],
-        max_memory_bytes: Option<u64>,
-        taken: &BTreeSet<i32>,
-    ) -> Result<Self, Error> {
-        let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
+    pub(crate) fn open_beside(paths: &[PathBuf], beside: &Beside<'_>) -> Result<Self, Error> {
+        let all = max_memory_bytes(beside.options.max_memory_bytes);
         let mut problems = Vec::new();
         let mut claimed: Vec<(Option<i32>, Claimed)> = Vec::new();
         for path in paths {
@@ -113,8 +132,8 @@ impl RocprofSource {
             let path = paths.first().cloned().unwrap_or_default();
             return Err(unread(&path, "no process of it has a kernel or a copy"));
         }
-        let claimed = number(claimed, taken, &mut problems)?;
-        let at_once = rayon::current_num_threads().min(claimed.len()).max(1) as u64;
+        let claimed = number(claimed, beside.taken, &mut problems)?;
+        let at_once = read_at_once(claimed.len());
         let largest = claimed.iter().map(|claimed| claimed.size_bytes).max().unwrap_or(0);
         Ok(Self {
             path: paths.first().cloned().unwrap_or_default(),
@@ -124,11 +143,6 @@ impl RocprofSource {
             // Each rank that is read holds its file.
             max_rows_bytes: (all / at_once).saturating_sub(largest),
         })
-    }
-
-    /// The file of each rank.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
-        self.claimed.iter().map(|claimed| (claimed.rank, claimed.file.as_path()))
     }
 }
 
@@ -157,6 +171,10 @@ impl Source for RocprofSource {
 
     fn ranks(&self) -> Vec<i32> {
         self.claimed.iter().map(|claimed| claimed.rank).collect()
+    }
+
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        self.claimed.iter().map(|claimed| RankFile::of(claimed.rank, &claimed.file)).collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use trace::{Manifest, OmissionRow, Row, Run, StepRow};
 
-use crate::memory::default_max_memory_bytes;
+use crate::memory::{max_memory_bytes, read_at_once};
 use crate::run::{load_rank, load_rank_detailed, losses, outline_rank};
 use model::source::{Source, SourceInfo};
 use model::{Error, RankData, RankOutline, units};
@@ -69,9 +69,9 @@ impl RunSource {
         Ok(Self::within(Run::open_ranks(path, is_wanted)?, max_memory_bytes))
     }
 
-    fn within(mut run: Run, max_memory_bytes: Option<u64>) -> Self {
-        let all = max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
-        let at_once = rayon::current_num_threads().min(run.ranks().len()).max(1) as u64;
+    fn within(mut run: Run, limit_bytes: Option<u64>) -> Self {
+        let all = max_memory_bytes(limit_bytes);
+        let at_once = read_at_once(run.ranks().len());
         let per_rank = all / at_once;
         let size = |bytes: u64| units::bytes(i64::try_from(bytes).unwrap_or(i64::MAX));
         run.keep_within(per_rank, |needed| {

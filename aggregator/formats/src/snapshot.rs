@@ -16,7 +16,7 @@ use trace::place;
 use trace::{MemoryRow, OmissionRow, Text};
 
 use model::Error;
-use model::source::{Source, SourceInfo};
+use model::source::{RankFile, Source, SourceInfo};
 use model::{MAX_RANKS, RankData};
 
 /// Blocks have a multiple of this size (`kMinBlockSize`).
@@ -77,11 +77,6 @@ impl SnapshotSource {
         }
         Ok(Self { path: paths.first().cloned().unwrap_or_default(), files, omissions: Vec::new() })
     }
-
-    /// The file of each rank.
-    pub fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
-        self.files.iter().map(|(rank, path)| (*rank, path.as_path()))
-    }
 }
 
 impl Source for SnapshotSource {
@@ -96,6 +91,10 @@ impl Source for SnapshotSource {
 
     fn ranks(&self) -> Vec<i32> {
         self.files.keys().copied().collect()
+    }
+
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        self.files.iter().map(|(rank, path)| RankFile::of(*rank, path)).collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {

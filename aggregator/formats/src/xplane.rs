@@ -18,19 +18,55 @@ mod stats;
 mod wire;
 mod work;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kineto::PlanOptions;
 use trace::OmissionRow;
 
-use crate::memory::default_max_memory_bytes;
+use crate::format::{Beside, Format, Head};
+use crate::memory::{max_memory_bytes, read_at_once};
 use crate::run_source::check_any_source;
 use crate::xplane::devices::Claimed;
 use crate::xplane::load::Job;
 use model::Error;
 use model::RankData;
-use model::source::{Source, SourceInfo};
+use model::source::{RankFile, Source, SourceInfo};
+
+/// The format.
+pub(crate) const FORMAT: Format = Format {
+    name: "a profile of XLA (XPlane)",
+    files: "profiles of XLA (XPlane)",
+    instead: "`rankscope analyze` reads it",
+    recognise,
+    open: |paths, beside| Ok(Box::new(XplaneSource::open_beside(paths, beside)?)),
+    is_table: Format::NO_TABLES,
+    is_twin,
+};
+
+/// How the names of planes begin.
+const PLANES: [&str; 5] = ["/host:", "/device:", "/virtualdevice:", "Task Environment", "#Chip"];
+
+/// By the name, so that a damaged profile is reported as damaged, or by the first bytes: the length of a plane, perhaps its id, and a name
+/// that planes have.
+fn recognise(head: &Head<'_>) -> bool {
+    let varint = |bytes: &[u8]| bytes.iter().take(10).position(|byte| byte & 0x80 == 0).map(|at| at + 1);
+    let after = |bytes: &[u8], tag: u8| {
+        let rest = bytes.strip_prefix(&[tag])?;
+        Some(varint(rest)?).and_then(|end| rest.get(end..)).map(<[u8]>::to_vec)
+    };
+    let name_of_plane = || {
+        let plane = after(head.bytes, 0x0a)?;
+        let plane = if plane.starts_with(&[0x08]) { after(&plane, 0x08)? } else { plane };
+        after(&plane, 0x12)
+    };
+    let is_plane = |name: Vec<u8>| PLANES.iter().any(|plane| name.starts_with(plane.as_bytes()));
+    head.name.ends_with(".xplane.pb") || name_of_plane().is_some_and(is_plane)
+}
+
+/// JAX and XProf write a profile once more: `host.trace.json.gz`, `perfetto_trace.json.gz`, `host.memory_profile.json.gz`.
+fn is_twin(name: &str) -> bool {
+    let name = name.strip_suffix(".gz").unwrap_or(name);
+    name.ends_with(".trace.json") || name.ends_with("memory_profile.json") || name == "perfetto_trace.json"
+}
 
 /// The devices of one job, in the profiles of one host or of several.
 #[derive(Clone, Debug)]
@@ -49,18 +85,17 @@ impl XplaneSource {
     /// # Errors
     /// [`Error::NoInput`] or [`Error::Io`] if no file can be read, or none has an event.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        Self::open_beside(paths, PlanOptions::default(), &BTreeSet::new())
+        Self::open_beside(paths, &Beside::alone())
     }
 
-    /// As [`open`](Self::open), with options: a limit of memory (`None`: three quarters of the machine's), and which of several recordings of
-    /// a host is read. No device gets a rank that is `taken`.
+    /// As [`open`](Self::open), as a part of a job.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`Error::Option`] if there is no recording of the chosen number.
-    pub(crate) fn open_beside(paths: &[PathBuf], options: PlanOptions, taken: &BTreeSet<i32>) -> Result<Self, Error> {
-        let all = options.max_memory_bytes.unwrap_or_else(default_max_memory_bytes);
-        let found = devices::ranks(paths, all, options, |rank| taken.contains(&rank))?;
-        let at_once = rayon::current_num_threads().min(found.ranks.len()).max(1) as u64;
+    pub(crate) fn open_beside(paths: &[PathBuf], beside: &Beside<'_>) -> Result<Self, Error> {
+        let all = max_memory_bytes(beside.options.max_memory_bytes);
+        let found = devices::ranks(paths, all, beside)?;
+        let at_once = read_at_once(found.ranks.len());
         let largest = found.ranks.iter().map(|claimed| claimed.profile.size_bytes).max().unwrap_or(0);
         Ok(Self {
             path: paths.first().cloned().unwrap_or_default(),
@@ -69,11 +104,6 @@ impl XplaneSource {
             max_file_bytes: all,
             max_rows_bytes: all.saturating_sub(largest) / at_once,
         })
-    }
-
-    /// The file of each rank.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (i32, &Path)> {
-        self.claimed.iter().map(|claimed| (claimed.rank, claimed.profile.path.as_path()))
     }
 }
 
@@ -89,6 +119,10 @@ impl Source for XplaneSource {
 
     fn ranks(&self) -> Vec<i32> {
         self.claimed.iter().map(|claimed| claimed.rank).collect()
+    }
+
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        self.claimed.iter().map(|claimed| RankFile::of(claimed.rank, &claimed.profile.path)).collect()
     }
 
     fn problems(&self) -> Vec<OmissionRow> {

@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use trace::OmissionRow;
 use trace::rank::Details;
+use trace::{OmissionRow, Text, place};
 
 use crate::options::Options;
 use crate::units::{self, omission};
@@ -30,6 +30,34 @@ pub struct SourceInfo {
     pub left_out_files: BTreeSet<String>,
 }
 
+/// A file of a rank.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankFile {
+    /// The rank.
+    pub rank: i32,
+    /// The file.
+    pub path: PathBuf,
+    /// The name of a trace of torch.profiler. The path of an archive's member is temporary.
+    pub name: Option<Text>,
+    /// Its size; of a directory 0.
+    pub size_bytes: u64,
+}
+
+impl RankFile {
+    /// A file with its size.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn of(rank: i32, path: &Path) -> Result<Self, Error> {
+        let size_bytes = match place::kind(path) {
+            Ok(place::Kind::File { bytes }) => bytes,
+            Ok(place::Kind::Directory | place::Kind::Other) => 0,
+            Err(source) => return Err(Error::Io { path: path.into(), source }),
+        };
+        Ok(Self { rank, path: path.into(), name: None, size_bytes })
+    }
+}
+
 /// A set of ranks that can be loaded one by one, from several threads: the door for every format.
 ///
 /// A source states its ranks, and turns each into a [`RankData`]: rows sorted by time with an index of names, steps, collectives, and a
@@ -42,6 +70,14 @@ pub trait Source: Any + Send + Sync {
     fn info(&self) -> SourceInfo;
     /// The ranks that can be loaded, ascending.
     fn ranks(&self) -> Vec<i32>;
+    /// The files of the ranks, ascending by rank; a rank may have several, and one file several ranks. A run has none: its shards are listed
+    /// in its manifest.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the size of a file is unknown.
+    fn files(&self) -> Result<Vec<RankFile>, Error> {
+        Ok(Vec::new())
+    }
     /// Problems of the whole source: unreadable files, missing ranks.
     fn problems(&self) -> Vec<OmissionRow>;
     /// Loads one rank.

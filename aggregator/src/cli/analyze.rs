@@ -8,13 +8,12 @@ use launch::Identity;
 use trace::{place, terminal};
 
 use crate::cli::analysis_args::{AnalysisArguments, PrintArguments};
-use crate::cli::input::InputArguments;
+use crate::cli::input::{InputArguments, input_help};
 use crate::cli::map;
 use crate::cli::output::Outcome;
 use crate::cli::output::with_bar;
 use crate::cli::reduce::write_away;
 use formats::input::{Input, resolve};
-use formats::snapshot::SnapshotSource;
 use measure::reduced::Reduced;
 use model::Error;
 use model::analysis::Analysis;
@@ -28,8 +27,7 @@ use pipeline::parts::processes::{Job, Join, Received};
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
-    #[arg(required = true, value_name = "RUN|TRACES")]
+    #[arg(required = true, value_name = "RUN|TRACES", help = input_help())]
     paths: Vec<PathBuf>,
     /// Write `analysis/` into this directory. [default: the run itself; nothing is written for traces, nor for a part
     /// of a run]
@@ -58,7 +56,7 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
         (Some(parts), input) => {
             let run = match &input {
                 Input::Run(path) => Some(path.clone()),
-                Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => None,
+                Input::Files(_) => None,
             };
             (map::analyze_by_parts(input, arguments.input, &options, parts)?, run)
         }
@@ -67,11 +65,7 @@ pub(super) fn run(arguments: Arguments, join: Join) -> Result<Outcome, Error> {
             arguments.input.select_steps(&source, &mut options.steps)?;
             (with_progress(&source, &options)?.into(), Some(path))
         }
-        (None, Input::Traces(paths)) => (with_progress(&arguments.input.open_traces(&paths)?, &options)?.into(), None),
-        (None, Input::Snapshots(paths)) => (with_progress(&SnapshotSource::open(&paths)?, &options)?.into(), None),
-        (None, Input::Exports(exports)) => {
-            (with_progress(&exports.open(arguments.input.plan_options())?, &options)?.into(), None)
-        }
+        (None, Input::Files(files)) => (with_progress(&*arguments.input.open_files(&files)?, &options)?.into(), None),
     };
     finish(reduced, &arguments, run.as_deref())
 }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use trace::terminal::{Form, say};
 use trace::worst_omission;
 
-use crate::cli::input::{InputArguments, open};
+use crate::cli::input::{InputArguments, input_help, open};
 use crate::cli::output::with_bar;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, write_file};
@@ -23,8 +23,7 @@ use report_timeline::perfetto::Exported;
 /// Write all ranks as one timeline for another tool.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
-    #[arg(required = true, value_name = "RUN|TRACES")]
+    #[arg(required = true, value_name = "RUN|TRACES", help = input_help())]
     paths: Vec<PathBuf>,
     /// Write this format. [default: chrome for a name that ends in .json or .json.gz, else perfetto]
     #[arg(long, value_enum)]

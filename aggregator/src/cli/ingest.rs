@@ -30,7 +30,7 @@ pub struct Arguments {
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let Arguments { paths, out, input } = arguments;
     let paths = traces(paths)?;
-    let ingested = with_bar(|progress| ingest_with(&paths, input.plan_options(), &out, progress))?;
+    let ingested = with_bar(|progress| ingest_with(&paths, input.open_options(), &out, progress))?;
     let Ingested { ranks, rows, read_bytes, written_bytes, omissions } = &ingested;
     say(format_args!(
         "{}: {} ranks, {rows} rows; read {:.1} MB of traces, wrote {:.1} MB",
@@ -49,20 +49,10 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
 /// [`Error::NoInput`] for a run and for snapshots, which have no trace.
 pub(super) fn traces(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
     match resolve(paths)? {
-        Input::Traces(paths) => Ok(paths),
+        Input::Files(files) => Ok(files.traces()?.to_vec()),
         Input::Run(path) => {
             let why = "it is a run already; analyze it directly".to_string();
             Err(Error::NoInput { path, why })
-        }
-        Input::Exports(exports) => {
-            let why = "it is a recording of another tool than torch.profiler; analyze it directly".to_string();
-            let others = exports.profiles.into_iter().chain(exports.dumps).chain(exports.records);
-            let first = exports.files.into_iter().chain(others).next();
-            Err(Error::NoInput { path: first.unwrap_or_default(), why })
-        }
-        Input::Snapshots(paths) => {
-            let why = "it is a snapshot of torch's allocator; analyze it directly".to_string();
-            Err(Error::NoInput { path: paths.into_iter().next().unwrap_or_default(), why })
         }
     }
 }

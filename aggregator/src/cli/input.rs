@@ -5,17 +5,27 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use clap::Args;
+use formats::format::OpenOptions;
 use formats::input::{Input, resolve};
-use kineto::{PlanOptions, WindowChoice};
+use formats::job_files::JobFiles;
+use formats::registry::FORMATS;
+use kineto::WindowChoice;
 use trace::OmissionKind;
 
 use crate::cli::output::Outcome;
-use formats::kineto::KinetoSource;
 use formats::run_source::RunSource;
-use formats::snapshot::SnapshotSource;
 use hang::dumps;
 use model::Error;
 use model::source::Source;
+
+/// What the input of a command may be.
+pub(super) fn input_help() -> String {
+    let others: String = FORMATS.iter().map(|format| format!(", {}", format.files)).collect();
+    format!(
+        "Run, or files of ranks or directories of them: traces of torch.profiler (.json, .json.gz, .json.zst){others}, or snapshots of \
+         torch's allocator"
+    )
+}
 
 /// The part of the input that is used.
 #[derive(Clone, Copy, Debug, Args)]
@@ -52,14 +62,9 @@ fn parse_window(text: &str) -> Result<WindowChoice, String> {
 }
 
 impl InputArguments {
-    /// The choice of files.
-    pub(super) fn plan_options(self) -> PlanOptions {
-        PlanOptions {
-            window: self.window,
-            force: self.force,
-            max_memory_bytes: self.max_memory_bytes(),
-            ..PlanOptions::default()
-        }
+    /// What is read of files.
+    pub(super) fn open_options(self) -> OpenOptions {
+        OpenOptions { window: self.window, force: self.force, max_memory_bytes: self.max_memory_bytes() }
     }
 
     /// Opens a run.
@@ -70,13 +75,13 @@ impl InputArguments {
         RunSource::open_within(path, self.max_memory_bytes())
     }
 
-    /// Opens traces.
+    /// Opens files of ranks.
     ///
     /// # Errors
-    /// As [`KinetoSource::open_with`]; where the paths hold dumps of the Flight Recorder, the error names the command that reads them.
-    pub(super) fn open_traces(self, paths: &[PathBuf]) -> Result<KinetoSource, Error> {
-        KinetoSource::open_with(paths, self.plan_options()).map_err(|error| match paths {
-            [first, ..] if dumps::read(paths).is_ok() => {
+    /// As [`JobFiles::open`]; where the paths hold dumps of the Flight Recorder, the error names the command that reads them.
+    pub(super) fn open_files(self, files: &JobFiles) -> Result<Box<dyn Source>, Error> {
+        files.open(self.open_options()).map_err(|error| match files.traces() {
+            Ok(paths @ [first, ..]) if dumps::read(paths).is_ok() => {
                 let why = "it holds dumps of torch's Flight Recorder and no trace; `rankscope hang` reads dumps";
                 Error::NoInput { path: first.clone(), why: why.into() }
             }
@@ -153,9 +158,7 @@ pub(super) fn open(
             arguments.select_steps(&run, steps)?;
             Box::new(run)
         }
-        Input::Traces(paths) => Box::new(arguments.open_traces(&paths)?),
-        Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
-        Input::Exports(exports) => Box::new(exports.open(arguments.plan_options())?),
+        Input::Files(files) => arguments.open_files(&files)?,
     })
 }
 
@@ -170,8 +173,6 @@ pub(super) fn open_one_of_several(input: Input, arguments: InputArguments) -> Re
             return Err(Error::Option { option: "window", value: "given with several runs".into(), why });
         }
         Input::Run(path) => Box::new(arguments.open_run(&path)?),
-        Input::Traces(paths) => Box::new(arguments.open_traces(&paths)?),
-        Input::Snapshots(paths) => Box::new(SnapshotSource::open(&paths)?),
-        Input::Exports(exports) => Box::new(exports.open(arguments.plan_options())?),
+        Input::Files(files) => arguments.open_files(&files)?,
     })
 }

@@ -182,7 +182,7 @@ impl Answer {
         let run = match &self.input {
             Some(Opened { paths, .. }) => match resolve(paths.clone())? {
                 Input::Run(path) => Some(path),
-                Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => None,
+                Input::Files(_) => None,
             },
             None => None,
         };
@@ -273,7 +273,7 @@ pub fn ingest(
     progress: Progress<'_>,
 ) -> Result<Ingested, Error> {
     let InputOptions { input } = parse(options, &[])?;
-    ingest_with(&crate::cli::ingest::traces(paths)?, input.plan_options(), out, progress)
+    ingest_with(&crate::cli::ingest::traces(paths)?, input.open_options(), out, progress)
 }
 
 /// Compares the runs of two sides.

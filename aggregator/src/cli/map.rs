@@ -7,12 +7,11 @@ use kineto::WindowChoice;
 use trace::{OmissionKind, Run, terminal};
 
 use crate::cli::analysis_args::AnalysisArguments;
-use crate::cli::input::InputArguments;
+use crate::cli::input::{InputArguments, input_help};
 use crate::cli::output::with_bar;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::reduce::reduce_parts;
 use formats::input::{Input, resolve};
-use formats::snapshot::SnapshotSource;
 use measure::reduced::Reduced;
 use model::Error;
 use model::ffi::return_freed_memory;
@@ -32,8 +31,7 @@ use pipeline::parts::processes::Job;
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
-    #[arg(required = true, value_name = "RUN|TRACES")]
+    #[arg(required = true, value_name = "RUN|TRACES", help = input_help())]
     paths: Vec<PathBuf>,
     /// Map share I of N, counted from 0. All shares need the same input, options and N.
     #[arg(long, value_name = "I/N", default_value = "0/1")]
@@ -90,7 +88,7 @@ fn described(manifest: &ShareManifest) -> String {
 fn ranks_of_run(input: &Input) -> Result<Vec<RankBytes>, Error> {
     match input {
         Input::Run(path) => Ok(Run::list_ranks(path)?.into_iter().collect()),
-        Input::Traces(_) | Input::Snapshots(_) | Input::Exports(_) => Ok(Vec::new()),
+        Input::Files(_) => Ok(Vec::new()),
     }
 }
 
@@ -102,9 +100,7 @@ fn open(input: Input, ranks: Vec<RankBytes>, arguments: InputArguments, options:
             Err(Error::Option { option: "window", value: "given with parts".into(), why })
         }
         Input::Run(path) => MapInput::run(path, ranks, options, arguments.max_memory_bytes()),
-        Input::Traces(paths) => MapInput::traces(arguments.open_traces(&paths)?, options),
-        Input::Snapshots(paths) => MapInput::snapshots(SnapshotSource::open(&paths)?, options),
-        Input::Exports(exports) => MapInput::exports(exports.open(arguments.plan_options())?, options),
+        Input::Files(files) => MapInput::files(arguments.open_files(&files)?, options),
     }
 }
 

@@ -9,7 +9,7 @@ use clap::Args;
 use regex::Regex;
 use trace::terminal::{Form, say};
 
-use crate::cli::input::{InputArguments, open, open_one_of_several};
+use crate::cli::input::{InputArguments, input_help, open, open_one_of_several};
 use crate::cli::output::with_bar;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, write_file};
@@ -30,9 +30,7 @@ use report_html::{Reported, Settings};
 /// second tab: the report of B. Two directories of traces are two runs if some rank is in both.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them. Or two runs: before and
-    /// after.
-    #[arg(required = true, value_name = "RUN|TRACES")]
+    #[arg(required = true, value_name = "RUN|TRACES", help = input_help() + ". Or two runs: before and after")]
     paths: Vec<PathBuf>,
     /// Write this file, replacing one that exists; `-` is stdout.
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]

@@ -7,7 +7,7 @@ use clap::Args;
 use trace::terminal::{self, Form};
 use trace::worst_omission;
 
-use crate::cli::input::{InputArguments, open};
+use crate::cli::input::{InputArguments, input_help, open};
 use crate::cli::output::with_bar;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, write_file};
@@ -25,8 +25,7 @@ use model::units::{plural, ranks_named};
 /// flamegraph.pl --countname=ns, inferno-flamegraph and speedscope read them.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
-    #[arg(required = true, value_name = "RUN|TRACES")]
+    #[arg(required = true, value_name = "RUN|TRACES", help = input_help())]
     paths: Vec<PathBuf>,
     /// Write this file; `-` is stdout. [default: stdout]
     #[arg(short, long, value_name = "FILE")]

@@ -12,7 +12,7 @@ use serde::Serialize;
 use trace::terminal::{self, Form};
 use trace::{OmissionRow, worst_omission};
 
-use crate::cli::input::{InputArguments, open};
+use crate::cli::input::{InputArguments, input_help, open};
 use crate::cli::output::text_output;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{colour, width, with_bar};
@@ -30,8 +30,7 @@ use report_text::key_averages::{TableStyle, render};
 /// --ranks, only the table of the lowest rank is printed.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
-    #[arg(required = true, value_name = "RUN|TRACES")]
+    #[arg(required = true, value_name = "RUN|TRACES", help = input_help())]
     paths: Vec<PathBuf>,
     /// Sort by a key of torch.profiler, such as self_cpu_time_total or count; `cuda` and `device` mean the same.
     /// [default: self_cuda_time_total, or self_cpu_time_total if no device was recorded]

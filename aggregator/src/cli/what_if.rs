@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use trace::terminal::{self, Form};
 
-use crate::cli::input::{InputArguments, open};
+use crate::cli::input::{InputArguments, input_help, open};
 use crate::cli::output::text_output;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{colour, width, with_bar};
@@ -23,8 +23,7 @@ use report_text::what_if;
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// Run, or traces of torch.profiler: .json or .json.gz files, or directories of them.
-    #[arg(required_unless_present = "wia", value_name = "RUN|TRACES")]
+    #[arg(required_unless_present = "wia", value_name = "RUN|TRACES", help = input_help())]
     paths: Vec<PathBuf>,
     /// The rank does no more work than is typical of its role. May be given several times.
     #[arg(long, value_name = "rank=R", value_parser = rank)]

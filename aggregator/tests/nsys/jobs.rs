@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use formats::format::OpenOptions;
+use formats::job_files::JobFiles;
 use formats::kineto::KinetoSource;
-use formats::mixed::{JobFiles, MixedSource};
 use formats::snapshot::SnapshotSource;
 use model::options::Options;
 use model::source::Source;
@@ -26,10 +27,8 @@ fn trace(directory: &Path, world_size: i32) -> std::path::PathBuf {
     path
 }
 
-fn mixed(exports: &Path, traces: &Path) -> Result<MixedSource, model::Error> {
-    let (exports, traces) = ([exports.into()], [traces.into()]);
-    let files = JobFiles { exports: &exports, traces: &traces, ..JobFiles::default() };
-    MixedSource::open(files, Vec::new(), kineto::PlanOptions::default())
+fn mixed(exports: &Path, traces: &Path) -> Result<Box<dyn Source>, model::Error> {
+    JobFiles::find(&[exports.into(), traces.into()])?.open(OpenOptions::default())
 }
 
 fn of<'a>(problems: &'a [OmissionRow], what: &str) -> Option<&'a OmissionRow> {
@@ -49,7 +48,7 @@ fn ranks_of_two_formats_are_one_job() {
     assert_eq!((&*lacking.kind, lacking.amount), ("left_out", Some(1)), "{problems:?}");
     assert_eq!(of(&problems, "ranks").unwrap().rank, Some(2), "the third rank is missing: {problems:?}");
     assert!(of(&problems, "files without traces").is_none(), "the export is read: {problems:?}");
-    let analysis = analyze(&source, &Options::default(), &|_, _| ()).unwrap();
+    let analysis = analyze(&*source, &Options::default(), &|_, _| ()).unwrap();
     let matched = &analysis.tables.collective_instances;
     assert_eq!((matched.len(), matched[0].ranks_seen), (1, 2), "{matched:?}");
     assert_eq!(analysis.facts.tool, "torch.profiler and Nsight Systems");
@@ -59,7 +58,7 @@ fn ranks_of_two_formats_are_one_job() {
 fn a_rank_of_both_formats_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let exported = small(directory.path(), "rank1.sqlite", "");
-    let error = mixed(&exported, &trace(directory.path(), 2)).unwrap_err().to_string();
+    let error = mixed(&exported, &trace(directory.path(), 2)).err().unwrap().to_string();
     assert!(error.contains("rank 1 is in it and in the files of another format"), "{error}");
 }
 

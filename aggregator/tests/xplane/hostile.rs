@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use formats::mixed::{JobFiles, MixedSource};
+use formats::format::OpenOptions;
+use formats::job_files::JobFiles;
 use formats::xplane::{XplaneSource, check_any_profile};
 use model::source::Source;
 
@@ -168,12 +169,12 @@ fn rows_and_files_beyond_the_memory_are_said() {
     fs::write(&path, &bytes).unwrap();
     let profiles = [path];
     let within = |max_memory_bytes: u64| {
-        let options = kineto::PlanOptions { max_memory_bytes: Some(max_memory_bytes), ..Default::default() };
-        MixedSource::open(JobFiles { profiles: &profiles, ..JobFiles::default() }, Vec::new(), options)
+        let options = OpenOptions { max_memory_bytes: Some(max_memory_bytes), ..Default::default() };
+        JobFiles::find(&profiles).unwrap().open(options)
     };
     let data = within(bytes.len() as u64 + 1_000 * 256).unwrap().load(0).unwrap();
     assert_eq!(data.events.len(), 1_000);
     assert!(omitted(&data).contains(&("lost", "events", Some(3_000))), "{:?}", omitted(&data));
-    let error = within(bytes.len() as u64 - 1).unwrap_err().to_string();
+    let error = within(bytes.len() as u64 - 1).err().unwrap().to_string();
     assert!(error.contains("give more with --max-memory"), "{error}");
 }

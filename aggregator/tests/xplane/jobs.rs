@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::mixed::{JobFiles, MixedSource};
+use formats::format::OpenOptions;
+use formats::job_files::JobFiles;
 use model::RankData;
 use model::options::Options;
 use model::source::Source;
@@ -86,9 +87,8 @@ fn of_several_recordings_of_a_host_the_last_is_read() {
     assert!(said.iter().any(|why| why.contains("it is recording 1 of 2 of its host")), "{said:?}");
     assert!(said.iter().any(|why| why.starts_with("it is the recording of ")), "{said:?}");
     let window = |number: i32| {
-        let options = kineto::PlanOptions { window: kineto::WindowChoice::Number(number), ..Default::default() };
-        let files = JobFiles { profiles: &paths, ..JobFiles::default() };
-        MixedSource::open(files, Vec::new(), options).map(|source| source.ranks())
+        let options = OpenOptions { window: kineto::WindowChoice::Number(number), ..Default::default() };
+        JobFiles::find(&paths).unwrap().open(options).map(|source| source.ranks())
     };
     assert_eq!(window(1).unwrap(), [0, 1]);
     assert!(window(3).unwrap_err().to_string().contains("there are 2 recordings"));
@@ -165,10 +165,9 @@ fn ranks_of_torch_and_of_xla_are_one_job() {
         {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "pid": 0, "tid": 7, "ts": 30, "dur": 11,
           "args": {"device": 0, "stream": 7, "correlation": 3}}]}"#;
     fs::write(&trace, text).unwrap();
-    let profiles = [write(&directory.path().join("h.xplane.pb"), "h", &[gpu(0), recorded(START_NS, START_NS)])];
-    let traces = [directory.path().to_path_buf()];
-    let files = JobFiles { profiles: &profiles, traces: &traces, ..JobFiles::default() };
-    let source = MixedSource::open(files, Vec::new(), kineto::PlanOptions::default()).unwrap();
+    write(&directory.path().join("h.xplane.pb"), "h", &[gpu(0), recorded(START_NS, START_NS)]);
+    let files = JobFiles::find(&[directory.path().to_path_buf()]).unwrap();
+    let source = files.open(OpenOptions::default()).unwrap();
     assert_eq!((source.ranks(), source.info().tool), (vec![0, 1], "torch.profiler and XLA's profiler".to_string()));
     let problems = source.problems();
     assert_eq!(&*of(&problems, "formats").unwrap().why, "torch.profiler recorded rank 0, XLA's profiler rank 1");

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::read::archive::Spool;
 use crate::read::dumps::{FoundDump, attach};
 use crate::read::find::{Candidate, Found, find};
-use crate::read::formats::{READ_ELSEWHERE, is_trace_name};
+use crate::read::formats::{OtherFormat, RecognizeOther, is_trace_name};
 use crate::read::jobs::{NEAR_NS, usual_world_size};
 use crate::read::names::{Named, ranks_from_names, torch_name};
 use crate::read::probe::{Probe, probe};
@@ -32,7 +32,7 @@ pub struct Plan {
 }
 
 /// Which files are wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PlanOptions {
     /// The windows.
     pub window: WindowChoice,
@@ -41,9 +41,10 @@ pub struct PlanOptions {
     /// The memory that rows may take together while they are read; `None`: no limit. Every thread reads one rank at a time,
     /// and each rank may take an equal part. The rest of a larger trace becomes an omission.
     pub max_memory_bytes: Option<u64>,
-    /// Other readers read the exports and profiles of other tools among the files, which hold other ranks: neither those nor missing ranks are
-    /// listed.
-    pub exports_are_read: bool,
+    /// Recognizes files of other formats; `None`: they are damaged traces.
+    pub other_format: Option<RecognizeOther>,
+    /// Other readers read the files of other formats that can be read, which hold other ranks: neither those nor missing ranks are listed.
+    pub others_are_read: bool,
 }
 
 /// Finds the traces in `paths`: files, directories and those inside, archives, and `-` for standard input. Each file
@@ -55,7 +56,7 @@ pub struct PlanOptions {
 pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     let Found { candidates, others, omissions, spool, .. } = find(paths)?;
     let mut plan = Plan { omissions, spool, ..Plan::default() };
-    let Probed { mut probes, mut others, dumps, unread } = plan.probe(&candidates, others, options.exports_are_read)?;
+    let Probed { mut probes, mut others, dumps, unread } = plan.probe(&candidates, others, &options)?;
     if probes.is_empty() {
         others.extend(dumps.into_iter().map(|dump| dump.candidate.name));
         plan.list(others);
@@ -98,7 +99,7 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     let highest = files.last().map_or(0, |f| f.rank.saturating_add(1));
     plan.world_size = plan.world_size.max(highest);
     plan.files = files;
-    if !options.exports_are_read {
+    if !options.others_are_read {
         plan.report_missing_ranks();
     }
     Ok(plan)
@@ -122,9 +123,10 @@ fn described(omission: &OmissionRow) -> String {
 
 impl Plan {
     /// Reads the headers of files. Those that are damaged are listed one by one.
-    fn probe(&mut self, candidates: &[Candidate], others: Vec<Text>, exports_are_read: bool) -> Result<Probed, Error> {
+    fn probe(&mut self, candidates: &[Candidate], others: Vec<Text>, options: &PlanOptions) -> Result<Probed, Error> {
         let alone = candidates.len() == 1;
-        let probed: Vec<Result<Probe, Error>> = candidates.par_iter().map(|c| probe(c, !alone)).collect();
+        let probed: Vec<Result<Probe, Error>> =
+            candidates.par_iter().map(|c| probe(c, !alone, options.other_format)).collect();
         let mut found = Probed { others, ..Probed::default() };
         for (candidate, probed) in candidates.iter().zip(probed) {
             match probed {
@@ -137,7 +139,8 @@ impl Plan {
                     }
                     found.probes.push(probe);
                 }
-                Err(Error::UnreadFormat { format, .. }) if exports_are_read && READ_ELSEWHERE.contains(&format) => {}
+                Err(Error::UnreadFormat { format: OtherFormat { is_read: true, .. }, .. })
+                    if options.others_are_read => {}
                 Err(error) => match FoundDump::of(candidate) {
                     Ok(Some(dump)) if !alone => found.dumps.push(dump),
                     Ok(_) => self.no_trace(candidate, error, &mut found)?,

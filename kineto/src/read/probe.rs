@@ -12,7 +12,7 @@ use crate::columns::header::{
 };
 use crate::columns::stream::MAX_VALUE_BYTES;
 use crate::read::find::Candidate;
-use crate::read::formats::{OtherFormat, is_rocprof, other_format_of};
+use crate::read::formats::RecognizeOther;
 use crate::read::names::torch_name;
 
 /// Bytes that are read at a time while looking for the header of a file.
@@ -40,7 +40,11 @@ pub(crate) struct Probe {
 
 /// Reads the header of a file up to its events. With `search_tail`, the end of the file is searched too if the header
 /// has no rank.
-pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, Error> {
+pub(crate) fn probe(
+    candidate: &Candidate,
+    search_tail: bool,
+    other_format: Option<RecognizeOther>,
+) -> Result<Probe, Error> {
     let Candidate { path, name, shown, .. } = candidate;
     let io = |source| Error::Io { path: shown.clone(), source };
     let size_bytes = place::open(path).and_then(|file| file.size_bytes()).map_err(io)?;
@@ -49,7 +53,9 @@ pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, E
     let mut bytes = Vec::new();
     let mut done_bytes = 0;
     let not_a_trace = |why: String| Err(Error::not_a_trace(shown, &why));
-    let unread = |OtherFormat { name: format, instead }| Error::UnreadFormat { path: shown.clone(), format, instead };
+    let unread = |name: &str, bytes: &[u8]| {
+        other_format?(name, bytes).map(|format| Error::UnreadFormat { path: shown.clone(), format })
+    };
     loop {
         match parser.step(&bytes) {
             HeaderStep::Events(at) => {
@@ -58,8 +64,8 @@ pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, E
             }
             HeaderStep::Done(_) => return Err(Error::OtherJson { path: shown.clone() }),
             HeaderStep::Wrong(fault) => {
-                if let Some(format) = other_format_of(name, &bytes) {
-                    return Err(unread(format));
+                if let Some(error) = unread(name, &bytes) {
+                    return Err(error);
                 }
                 return not_a_trace(format!("byte {}: {}", done_bytes + fault.at, fault.what.describe()));
             }
@@ -71,10 +77,11 @@ pub(crate) fn probe(candidate: &Candidate, search_tail: bool) -> Result<Probe, E
                 bytes.resize(before + PROBE_BYTES.max(before), 0);
                 let got = input.fill(&mut bytes[before..]);
                 bytes.truncate(before + got);
-                // It is JSON too, and its single member may be the whole file.
-                if done_bytes + before == 0 && is_rocprof(&bytes) {
-                    return other_format_of(name, &bytes)
-                        .map_or_else(|| not_a_trace(String::new()), |of| Err(unread(of)));
+                // Another format may be JSON too, and its single member may be the whole file. The name of a trace may mislead.
+                if done_bytes + before == 0
+                    && let Some(error) = unread("", &bytes)
+                {
+                    return Err(error);
                 }
                 if got == 0 {
                     let why = input.failure.take();

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kineto::{PlanOptions, WindowChoice};
+use kineto::WindowChoice;
 use trace::{OmissionRow, Text};
 
+use crate::format::Beside;
 use crate::xplane::profile::{Device, Profile, unread};
 use model::Error;
 use model::MAX_RANKS;
@@ -35,19 +36,14 @@ pub(super) struct Found {
     pub(super) problems: Vec<OmissionRow>,
 }
 
-/// Finds the ranks of all files. Only numbers that are not `taken` are given.
+/// Finds the ranks of all files. No device gets a rank that other formats have.
 ///
 /// # Errors
 /// As [`XplaneSource::open`](super::XplaneSource::open).
-pub(super) fn ranks(
-    paths: &[PathBuf],
-    max_bytes: u64,
-    options: PlanOptions,
-    is_taken: impl Fn(i32) -> bool,
-) -> Result<Found, Error> {
+pub(super) fn ranks(paths: &[PathBuf], max_bytes: u64, beside: &Beside<'_>) -> Result<Found, Error> {
     let mut problems = Vec::new();
     let profiles = profiles(paths, max_bytes, &mut problems)?;
-    let mut profiles = one_session(profiles, options.window, &mut problems)?;
+    let mut profiles = one_session(profiles, beside.options.window, &mut problems)?;
     if profiles.iter().any(|profile| !profile.devices.is_empty()) {
         let (with, without): (Vec<Profile>, Vec<Profile>) =
             profiles.into_iter().partition(|profile| !profile.devices.is_empty());
@@ -60,7 +56,7 @@ pub(super) fn ranks(
         let path = paths.first().cloned().unwrap_or_default();
         return Err(unread(&path, "it has no events of a device or of a thread"));
     }
-    let ranks = number(profiles, &is_taken, &mut problems);
+    let ranks = number(profiles, |rank| beside.taken.contains(&rank), &mut problems);
     Ok(Found { ranks, problems })
 }
 

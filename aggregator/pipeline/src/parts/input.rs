@@ -8,13 +8,10 @@ use trace::{Manifest, place, rank_tables};
 
 use crate::parts::contract::InputIdentity;
 use crate::parts::division::RankBytes;
-use formats::kineto::KinetoSource;
-use formats::mixed::MixedSource;
 use formats::run_source::RunSource;
-use formats::snapshot::SnapshotSource;
 use model::Error;
 use model::options::Options;
-use model::source::{Source, SourceInfo, no_rank};
+use model::source::{RankFile, Source, SourceInfo, no_rank};
 
 /// The input of a map.
 pub struct MapInput {
@@ -27,9 +24,7 @@ pub struct MapInput {
 
 enum Kind {
     Run(PathBuf),
-    Traces(KinetoSource),
-    Snapshots(SnapshotSource),
-    Exports(MixedSource),
+    Files(Box<dyn Source>),
 }
 
 impl MapInput {
@@ -48,47 +43,20 @@ impl MapInput {
         Self { kind: Kind::Run(path), info, max_memory_bytes, ranks }.checked(options)
     }
 
-    /// Traces of torch.profiler.
+    /// Files of ranks. Ranks of one file count its size each.
     ///
     /// # Errors
-    /// [`Error::NothingSelected`] if no rank is left.
-    pub fn traces(source: KinetoSource, options: &Options) -> Result<Self, Error> {
+    /// [`Error::Io`]; [`Error::NothingSelected`] if no rank is left.
+    pub fn files(source: Box<dyn Source>, options: &Options) -> Result<Self, Error> {
         let mut ranks: Vec<RankBytes> = Vec::new();
-        for file in source.files() {
+        for RankFile { rank, size_bytes, .. } in source.files()? {
             match ranks.last_mut() {
-                Some((rank, bytes)) if *rank == file.rank => *bytes = bytes.saturating_add(file.size_bytes),
-                _ => ranks.push((file.rank, file.size_bytes)),
+                Some((last, sum)) if *last == rank => *sum = sum.saturating_add(size_bytes),
+                _ => ranks.push((rank, size_bytes)),
             }
         }
         let info = source.info();
-        Self { kind: Kind::Traces(source), info, max_memory_bytes: None, ranks }.checked(options)
-    }
-
-    /// Snapshots of torch's allocator.
-    ///
-    /// # Errors
-    /// [`Error::NothingSelected`] if no rank is left.
-    pub fn snapshots(source: SnapshotSource, options: &Options) -> Result<Self, Error> {
-        let ranks = source.files().map(|(rank, path)| Ok((rank, size(path)?))).collect::<Result<_, Error>>()?;
-        let info = source.info();
-        Self { kind: Kind::Snapshots(source), info, max_memory_bytes: None, ranks }.checked(options)
-    }
-
-    /// Exports of Nsight Systems, profiles of XLA or JSON of rocprofv3, perhaps beside traces. Ranks of one file count its size each.
-    ///
-    /// # Errors
-    /// [`Error::NothingSelected`] if no rank is left.
-    pub fn exports(source: MixedSource, options: &Options) -> Result<Self, Error> {
-        let mut ranks: Vec<RankBytes> = Vec::new();
-        for (rank, path) in source.files() {
-            let bytes = size(path)?;
-            match ranks.last_mut() {
-                Some((last, sum)) if *last == rank => *sum = sum.saturating_add(bytes),
-                _ => ranks.push((rank, bytes)),
-            }
-        }
-        let info = source.info();
-        Self { kind: Kind::Exports(source), info, max_memory_bytes: None, ranks }.checked(options)
+        Self { kind: Kind::Files(source), info, max_memory_bytes: None, ranks }.checked(options)
     }
 
     /// Refuses an input without a rank to map.
@@ -116,9 +84,7 @@ impl MapInput {
     pub(crate) fn open(&self, is_wanted: impl Fn(i32) -> bool) -> Result<Opened<'_>, Error> {
         Ok(match &self.kind {
             Kind::Run(path) => Opened::Run(Box::new(RunSource::open_ranks(path, is_wanted, self.max_memory_bytes)?)),
-            Kind::Traces(source) => Opened::Traces(source),
-            Kind::Snapshots(source) => Opened::Snapshots(source),
-            Kind::Exports(source) => Opened::Exports(source),
+            Kind::Files(source) => Opened::Files(&**source),
         })
     }
 }
@@ -126,9 +92,7 @@ impl MapInput {
 /// An opened input.
 pub(crate) enum Opened<'a> {
     Run(Box<RunSource>),
-    Traces(&'a KinetoSource),
-    Snapshots(&'a SnapshotSource),
-    Exports(&'a MixedSource),
+    Files(&'a dyn Source),
 }
 
 impl Opened<'_> {
@@ -136,9 +100,7 @@ impl Opened<'_> {
     pub(crate) fn source(&self) -> &dyn Source {
         match self {
             Self::Run(source) => &**source,
-            Self::Traces(source) => *source,
-            Self::Snapshots(source) => *source,
-            Self::Exports(source) => *source,
+            Self::Files(source) => *source,
         }
     }
 
@@ -160,34 +122,17 @@ impl Opened<'_> {
                     }
                 }
             }
-            Self::Traces(source) => {
-                for file in source.files().iter().filter(|file| wanted.contains(&file.rank)) {
-                    content.update(format!("{} {}\n", file.rank, file.name));
+            Self::Files(source) => {
+                for file in source.files()?.iter().filter(|file| wanted.contains(&file.rank)) {
+                    match &file.name {
+                        Some(name) => content.update(format!("{} {name}\n", file.rank)),
+                        None => content.update(format!("{}\n", file.rank)),
+                    }
                     add_ends(&mut content, &file.path)?;
-                }
-            }
-            Self::Snapshots(source) => {
-                for (rank, path) in source.files().filter(|(rank, _)| wanted.contains(rank)) {
-                    content.update(format!("{rank}\n"));
-                    add_ends(&mut content, path)?;
-                }
-            }
-            Self::Exports(source) => {
-                for (rank, path) in source.files().into_iter().filter(|(rank, _)| wanted.contains(rank)) {
-                    content.update(format!("{rank}\n"));
-                    add_ends(&mut content, path)?;
                 }
             }
         }
         Ok(hex(content))
-    }
-}
-
-fn size(path: &Path) -> Result<u64, Error> {
-    match place::kind(path) {
-        Ok(place::Kind::File { bytes }) => Ok(bytes),
-        Ok(place::Kind::Directory | place::Kind::Other) => Ok(0),
-        Err(source) => Err(Error::Io { path: path.into(), source }),
     }
 }
 
