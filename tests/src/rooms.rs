@@ -247,12 +247,5 @@ pub const CIRCLES: &[(&str, &str)] = &[
     ("rank-agent/sources", "nccl::ffi, nccl::ffi::chain, nccl::ffi::fuzz"),
     ("rank-agent/sources", "nccl::in_flight, nccl::in_flight::unreported"),
     ("rank-agent/train", "cuda, cuda::groups, cuda::job, cuda::nccl, cuda::share"),
-    ("trace", "crate, omission"),
-    ("trace", "name_rules, name_rules::kernels"),
-    ("trace", "place, place::blocks, place::objects"),
-    ("trace", "rank, rank::communication, rank::flops, rank::launches, rank::least_bytes, rank::op_details"),
-    ("trace", "run, run::growing"),
-    ("trace", "shard, shard::write"),
-    ("trace", "tables, tables::analysis, tables::communication, tables::device, tables::rank, tables::stragglers"),
     ("tests", "layers, layers::components"),
 ];

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::{KEY_RUN_ID, KEY_SCHEMA_VERSION, SCHEMA_VERSION};
 use crate::place::Opened;
-use crate::shard::{descriptions, encode, one_by_one, read_batches};
+use crate::shard::read_batches;
+use crate::shard::write::{descriptions, encode, one_by_one};
 use crate::{Error, Table, checksum, files, place};
 
 /// A file that is named by its content.

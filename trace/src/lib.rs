@@ -92,10 +92,12 @@ pub use keys::*;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES, check_any_manifest};
 pub use maybe::{Maybe, MaybeAt, MaybeNs};
 pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, PROFILER_ERROR_NS, worst_omission};
-pub use run::{Growing, Problem, Run};
+pub use run::growing::Growing;
+pub use run::{Problem, Run};
+pub use shard::write::{ForEach, write_shard, write_shard_with, write_table};
 pub use shard::{
-    Checker, ClosedShard, ForEach, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope,
-    parse_shard_name, shard_path, write_shard, write_shard_with, write_table,
+    Checker, ClosedShard, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope, parse_shard_name,
+    shard_path,
 };
 pub use table::{ColumnInfo, Row, RowBuilder, Table, Writer, batch_from_rows, column, rows_from_batch};
 pub use tables::*;

@@ -113,9 +113,9 @@ pub fn is_host_communication_in_traces(name: &[u8]) -> bool {
 pub fn is_communication_kernel_in_traces(name: &[u8]) -> bool {
     let begins_word = |at: usize| !name[at - 1].is_ascii_alphabetic() && name[at - 1] != b'_';
     // Both words end in `ccl`: a name without it in lower case is not searched further.
-    starts_with_nccl(name)
+    kernels::starts_with_nccl(name)
         || (memchr::memmem::find(name, b"ccl").is_some()
-            && (1..name.len()).any(|at| starts_with_nccl(&name[at..]) && begins_word(at)))
+            && (1..name.len()).any(|at| kernels::starts_with_nccl(&name[at..]) && begins_word(at)))
 }
 
 /// What the kernels are that an operator launches.
@@ -321,10 +321,6 @@ pub const EVALUATES: &str = "autograd::engine::evaluate_function: ";
 /// Whether a kernel communicates: [`NameClass::communicates_as_kernel`], for code that has no other question.
 pub fn is_communication_kernel(name: &str) -> bool {
     kernels::communicates(name)
-}
-
-fn starts_with_nccl(name: &[u8]) -> bool {
-    name.get(..4).is_some_and(|four| four.eq_ignore_ascii_case(b"nccl") || four.eq_ignore_ascii_case(b"rccl"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Rows of `omissions`, built from the parts that are known.
 
-use crate::{OmissionKind, OmissionRow, Text, Word};
+use crate::tables::OmissionRow;
+use crate::words::OmissionKind;
+use crate::{Text, Word};
 
 /// A counter with this prefix in `source`, before the item, keeps an omission of a trace that became a run.
 pub const OMISSION_SOURCE: &str = "kineto: ";

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "cloud")]
 mod blocks;
+mod entry;
 #[cfg(feature = "cloud")]
 mod objects;
 #[cfg(not(feature = "cloud"))]
@@ -14,6 +15,8 @@ mod objects;
 mod process;
 #[cfg(feature = "cloud")]
 mod reasons;
+#[cfg(feature = "cloud")]
+mod retry;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -21,6 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+pub use entry::{Entry, Kind};
 use objects::Object;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
@@ -31,20 +35,6 @@ pub use crate::url::{is_url, without_secrets};
 
 /// Threads that wait for answers of an object store at the same time.
 const WAITING_THREADS: usize = 32;
-
-/// What a path leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A regular file, or an object.
-    File {
-        /// Its size.
-        bytes: u64,
-    },
-    /// A directory, or the prefix of some objects.
-    Directory,
-    /// A pipe, a socket or a device.
-    Other,
-}
 
 /// What a path leads to; links are followed.
 ///
@@ -95,15 +85,6 @@ pub fn kind_if_there(path: &Path) -> io::Result<Option<Kind>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         found => found.map(Some),
     }
-}
-
-/// Something in a directory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
-    /// Its path, which begins with that of the directory.
-    pub path: PathBuf,
-    /// Whether it is a directory, or a link to one.
-    pub is_directory: bool,
 }
 
 /// What lies in a directory, in the order of names.

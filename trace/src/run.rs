@@ -1,6 +1,6 @@
 //! A run: its manifest, the readable shards of every table, and the problems with the rest.
 
-mod growing;
+pub(crate) mod growing;
 mod limit;
 mod parts;
 
@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-
-pub use growing::Growing;
 
 use crate::keys::MANIFEST_FILE;
 use crate::place::{self, Kind};

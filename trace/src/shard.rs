@@ -1,7 +1,7 @@
 //! Shards: one Parquet file per table, rank and part. Writer and reader check the same facts.
 
 mod headers;
-mod write;
+pub(crate) mod write;
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,8 +29,6 @@ use crate::place::{self, Opened};
 use crate::{Error, MAX_TEXT_BYTES, PartRow, Table, files};
 
 use headers::{check_footer_lists, sound_groups};
-pub use write::{ForEach, write_shard, write_shard_with, write_table};
-pub(crate) use write::{descriptions, encode, one_by_one};
 
 /// Rows of a row group: DuckDB's unit of parallel work (60 vectors of 2048).
 pub const ROW_GROUP_ROWS: usize = 122_880;

@@ -86,11 +86,15 @@ const COMPUTING: [&str; 38] = [
     "multi_tensor_apply", "topk", "sort",
 ];
 
+pub(super) fn starts_with_nccl(name: &[u8]) -> bool {
+    name.get(..4).is_some_and(|four| four.eq_ignore_ascii_case(b"nccl") || four.eq_ignore_ascii_case(b"rccl"))
+}
+
 /// Whether the function that a kernel's name calls is one that communicates.
 pub(super) fn communicates(name: &str) -> bool {
     let path = Path::of(name);
-    super::starts_with_nccl(name.as_bytes())
-        || path.function().is_some_and(|function| super::starts_with_nccl(function.as_bytes()))
+    starts_with_nccl(name.as_bytes())
+        || path.function().is_some_and(|function| starts_with_nccl(function.as_bytes()))
         || COMMUNICATING.iter().any(|(place, word)| match place {
             Function => path.function().is_some_and(|function| function.starts_with(word)),
             Scope => path.is_inside(word),

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use tokio::task::JoinHandle;
 
-use super::objects::repeated;
 use super::process::runtime;
 use super::reasons::explain;
+use super::retry::repeated;
 
 const FIRST_BYTES: u64 = 128 << 10;
 const BLOCK_BYTES: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{Entry, Kind};
+use super::entry::{Entry, Kind};
 use crate::url::Url;
 
 fn unsupported<T>(url: Url<'_>) -> io::Result<T> {

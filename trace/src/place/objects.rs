@@ -6,7 +6,6 @@
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use object_store::aws::AmazonS3Builder;
@@ -17,34 +16,14 @@ use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig};
 
 use super::blocks::Blocks;
+use super::entry::{Entry, Kind};
 use super::process::{known, runtime};
-use super::reasons::{explain, may_pass};
-use super::{Entry, Kind};
+use super::reasons::explain;
+use super::retry::{RETRIES, RETRY_TIME, repeated};
 use crate::url::Url;
 
-/// Times that a request is repeated …
-const RETRIES: usize = 8;
-/// … within this time.
-const RETRY_TIME: Duration = Duration::from_secs(90);
-/// The pause before the second try; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Objects whose size is kept from a listing, so that it need not be asked for again.
 const MAX_LISTED: usize = 1 << 18;
-
-/// Repeats a request whose answer ended early. The library repeats requests that were refused or lost, but not these.
-pub(super) async fn repeated<T, F: Future<Output = Result<T, object_store::Error>>>(
-    request: impl Fn() -> F,
-) -> Result<T, object_store::Error> {
-    let (begin, mut pause) = (Instant::now(), FIRST_PAUSE);
-    for _ in 0..RETRIES {
-        match request().await {
-            Err(error) if may_pass(&error) && begin.elapsed() < RETRY_TIME => tokio::time::sleep(pause).await,
-            answered => return answered,
-        }
-        pause *= 2;
-    }
-    request().await
-}
 
 /// A store, and the key of an object or prefix in it.
 struct Place<'a> {

@@ -1,10 +1,11 @@
 //! The tables that the aggregator writes about ranks, steps, collectives and names, and its findings. Times of day are
 //! global: in the clock of the reference rank.
 
-use crate::{
+use crate::words::{
     BoundBy, ClockMethod, ClockSide, IdleCategory, KernelCategory, MatchLevel, OccupancyLimit, OmissionKind, Op,
-    RooflineBound, Severity, Text, Word, WorkType,
+    RooflineBound, Severity, WorkType,
 };
+use crate::{Text, Word};
 
 tables! {
     analysis_list uses $;

@@ -1,7 +1,8 @@
 //! The tables that the aggregator writes about communicators, where exposed communication comes from, about pipelines, and about the critical path
 //! of the job.
 
-use crate::{CommOrigin, Op, PathKind, Text, Unexplained, Word};
+use crate::words::{CommOrigin, Op, PathKind, Unexplained};
+use crate::{Text, Word};
 
 tables! {
     communication_list uses $;

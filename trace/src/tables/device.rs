@@ -1,7 +1,8 @@
 //! The tables that the aggregator writes about devices, and about the host's work for them: the analyses of HTA and of
 //! the TensorBoard plugin. Unless a column states otherwise, they cover everything that was recorded or selected.
 
-use crate::{MemoryCategory, Text, Word};
+use crate::words::MemoryCategory;
+use crate::{Text, Word};
 
 tables! {
     device_list uses $;

@@ -1,6 +1,7 @@
 //! The tables that ranks write. Times are in the rank's own clock unless a column states otherwise.
 
-use crate::{ChannelPhase, CommOrigin, Dtype, FlowKind, Kind, Op, Phase, SampleKind, State, Text, TimingSource, Word};
+use crate::words::{ChannelPhase, CommOrigin, Dtype, FlowKind, Kind, Op, Phase, SampleKind, State, TimingSource};
+use crate::{Text, Word};
 
 tables! {
     rank_list uses $;

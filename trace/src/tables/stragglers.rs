@@ -1,6 +1,7 @@
 //! The tables that the aggregator writes about ranks that make others wait.
 
-use crate::{Reason, StandsOn, Text, Verdict, Word};
+use crate::words::{Reason, StandsOn, Verdict};
+use crate::{Text, Word};
 
 tables! {
     straggler_list uses $;
