@@ -29,7 +29,7 @@ pub use hang::check_any_dump as flight_recorder;
 pub use inject::check_any_ranges as nvtx;
 pub use shards::check_any_shard as shards;
 pub use sources::cupti::record::check_any_bytes as cupti;
-pub use sources::nccl::ffi::check_any_calls as plugin;
+pub use sources::nccl::ffi::fuzz::check_any_calls as plugin;
 pub use trace::check_any_manifest as manifest;
 
 /// A check: its name, which is that of its target and corpus, and the function.
@@ -68,7 +68,7 @@ pub fn kineto(bytes: &[u8]) {
 pub fn exec(bytes: &[u8]) {
     let Some((part, rest)) = bytes.split_first() else { return };
     match part % 3 {
-        0 => agent::fabric::tcp::check_any_connection(rest),
+        0 => agent::fabric::tcp::fuzz::check_any_connection(rest),
         1 => agent::exec::check_any_peer(rest),
         _ => inject::check_any_variables(rest),
     }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use agent::console;
 use agent::exec::{self, CtlArguments, ExecArguments, ctl};
+use agent::fabric::Stop;
 use agent::fabric::ping::INTERVAL;
-use agent::fabric::{Solo, Stop};
+use agent::fabric::solo::Solo;
 #[cfg(feature = "cuda")]
 use clap::Args;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};

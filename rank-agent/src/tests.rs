@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use agent::Failure;
-use agent::fabric::{Buffers, Control, Fabric, Group, InFlight, Lane, Solo, Stop, Transfer, threads};
+use agent::fabric::solo::Solo;
+use agent::fabric::{Buffers, Control, Fabric, Group, InFlight, Lane, Stop, Transfer, threads};
 use launch::Identity;
 use trace::{
     BucketRow, CUT_SOURCE, ClockSampleRow, CollectiveRow, CommRow, CounterRow, EventRow, MemoryRow, RankRow, Run,

@@ -239,13 +239,5 @@ pub const CIRCLES: &[(&str, &str)] = &[
     ("fixtures", "nccl_replay, nccl_replay::counters, nccl_replay::hostile, nccl_replay::sequence"),
     ("kernels", "conformance, conformance::cases"),
     ("kernels", "cuda, cuda::journal"),
-    ("rank-agent/agent", "fabric, fabric::solo"),
-    ("rank-agent/agent", "fabric::tcp, fabric::tcp::fuzz"),
-    ("rank-agent/inject", "nvtx, nvtx::ffi, nvtx::fuzz"),
-    ("rank-agent/inject", "process, process::ffi"),
-    ("rank-agent/recorder", "control, control::ffi"),
-    ("rank-agent/sources", "nccl::ffi, nccl::ffi::chain, nccl::ffi::fuzz"),
-    ("rank-agent/sources", "nccl::in_flight, nccl::in_flight::unreported"),
-    ("rank-agent/train", "cuda, cuda::groups, cuda::job, cuda::nccl, cuda::share"),
     ("tests", "layers, layers::components"),
 ];

@@ -17,11 +17,9 @@ use crate::Error;
 
 pub mod agree;
 pub mod ping;
-mod solo;
+pub mod solo;
 pub mod tcp;
 pub mod threads;
-
-pub use solo::Solo;
 
 /// A communicator of a [`Fabric`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 //! The ranks of a job agree on one run before the first row. Here the job has one rank:
 //!
 //! ```
-//! use agent::fabric::Solo;
 //! use agent::fabric::agree::{RunRequest, agree_on_run};
+//! use agent::fabric::solo::Solo;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let out = std::env::temp_dir().join(format!("rankscope-agent-doc-{}", std::process::id()));

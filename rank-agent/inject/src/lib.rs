@@ -24,4 +24,4 @@ mod process;
 mod steps;
 
 pub use environment::check_any_variables;
-pub use nvtx::check_any_ranges;
+pub use nvtx::fuzz::check_any_ranges;

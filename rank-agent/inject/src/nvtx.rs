@@ -11,7 +11,7 @@
 
 #[expect(unsafe_code, reason = "the interface through which NVTX calls")]
 pub(crate) mod ffi;
-mod fuzz;
+pub(crate) mod fuzz;
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -20,7 +20,6 @@ use recorder::{Kind, NameId, Recorder, ThreadRecorder, lock};
 use rustc_hash::FxHashMap;
 
 use crate::{process, steps};
-pub use fuzz::check_any_ranges;
 
 /// The most open ranges of a thread; deeper ranges are not recorded.
 const MAX_DEPTH: usize = 256;

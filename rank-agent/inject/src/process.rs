@@ -7,7 +7,6 @@
 #[expect(unsafe_code, reason = "handlers of the C library")]
 mod ffi;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
@@ -26,14 +25,12 @@ static NCCL: OnceLock<Option<Source>> = OnceLock::new();
 static CUDA: OnceLock<Option<Cupti>> = OnceLock::new();
 /// The queue between the two sources.
 static COMM_KERNELS: LazyLock<Arc<CommKernels>> = LazyLock::new(Arc::default);
-/// This process is a fork of the one that records: it has neither that one's threads nor a right to its files.
-static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The process's recorder; `None` if the process is not to be recorded, or the recorder cannot start.
 ///
 /// The first call reads the environment, writes a file and starts a thread.
 pub(crate) fn start() -> Option<&'static Recorder> {
-    if FORKED.load(Ordering::Relaxed) {
+    if ffi::is_fork() {
         return None;
     }
     RECORDER
@@ -53,7 +50,7 @@ pub(crate) fn start() -> Option<&'static Recorder> {
                         steps::set_schedule(schedule);
                     }
                     follow::start(&recorder, &options, carry_out);
-                    ffi::at_exit();
+                    ffi::at_exit(finish);
                     Some(recorder)
                 }
                 Err(error) => {
@@ -120,7 +117,7 @@ fn start_nccl() -> Option<&'static Callbacks> {
 /// The NCCL source; `None` before the first communicator and in a fork.
 #[inline]
 fn nccl() -> Option<&'static Source> {
-    if FORKED.load(Ordering::Relaxed) {
+    if ffi::is_fork() {
         return None;
     }
     NCCL.get()?.as_ref()
@@ -179,7 +176,7 @@ fn carry_out(order: Order, is_switch: bool, recorder: &Recorder) {
 
 /// Ends the recording: operations in flight become rows, and all rows are written. Later calls do nothing.
 pub(crate) fn finish() {
-    if FORKED.load(Ordering::Relaxed) {
+    if ffi::is_fork() {
         return;
     }
     follow::finish();

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 
-/// First bytes of the page. They distinguish it from other files.
-const MAGIC: [u8; 8] = *b"rnkscp01";
+use self::ffi::MAGIC;
+
 const PAGE_BYTES: usize = 4096;
 
 /// How much of each collective the communication library reports.

@@ -7,12 +7,11 @@ mod comm;
 mod groups;
 mod job;
 mod nccl;
+mod plan;
 mod selftest;
 mod share;
 mod timing;
 mod trainer;
-
-use std::collections::BTreeMap;
 
 use agent::fabric::agree::{agree_on_success as agree, hash, host_hash};
 use agent::fabric::{Fabric, Lane};
@@ -22,53 +21,13 @@ use launch::Identity;
 
 pub(crate) use self::groups::NcclGroups;
 pub(crate) use self::job::train;
+pub(crate) use self::plan::Carrier;
+pub use self::plan::{CudaPlan, Plan};
 pub use self::selftest::{Selftest, selftest};
 
 use self::nccl::Nccl;
 use crate::Error;
 use crate::options::{BackendChoice, Collectives, Options};
-
-/// The device that computes the model.
-#[derive(Debug)]
-pub enum Plan {
-    /// The CPU; with the reason if `--backend auto` chose it.
-    Cpu(Option<String>),
-    /// A CUDA device.
-    Cuda(Box<CudaPlan>),
-}
-
-/// The device and libraries of a rank.
-#[derive(Debug)]
-pub struct CudaPlan {
-    pub(crate) driver: Driver,
-    pub(crate) info: DeviceInfo,
-    pub(crate) carrier: Carrier,
-    /// Sentences for rank 0's report.
-    pub(crate) notes: Vec<String>,
-}
-
-impl CudaPlan {
-    /// Versions of the back end, for the `ranks` row.
-    pub(crate) fn versions(&self) -> BTreeMap<String, String> {
-        let mut versions =
-            BTreeMap::from([("backend".into(), "cuda".into()), ("cuda_driver".into(), self.driver.version())]);
-        if let Carrier::Nccl(_, version) = self.carrier {
-            versions.insert("nccl".into(), nccl::version_text(version));
-        }
-        versions
-    }
-}
-
-/// The carrier of gradients between devices.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Carrier {
-    /// No carrier: there is one rank.
-    None,
-    /// NCCL, of this version.
-    Nccl(Nccl, i32),
-    /// MPI, through pinned host memory.
-    Host,
-}
 
 /// The libraries and the device of a rank that has them.
 struct LocalDevice {

@@ -7,8 +7,9 @@ use launch::{Identity, Meeting};
 
 use crate::Error;
 use crate::error::ranks_text;
+use crate::fabric::solo::Solo;
 use crate::fabric::tcp::{Limits, Place, Tcp, Token};
-use crate::fabric::{Control, Solo, Stop};
+use crate::fabric::{Control, Stop};
 
 /// The ranks that have met.
 pub(super) struct Joined {

@@ -10,7 +10,7 @@
 //! connection, or after [`Limits`].
 
 mod accept;
-mod fuzz;
+pub mod fuzz;
 mod handshake;
 mod link;
 
@@ -25,7 +25,6 @@ use super::{Control, Lane, Stop};
 use crate::Error;
 use crate::fabric::ping::PingTree;
 use accept::{Accepted, accept};
-pub use fuzz::check_any_connection;
 pub use handshake::Token;
 use handshake::{Hello, Purpose, Server};
 use link::{Link, Words};

@@ -2,7 +2,8 @@
 
 use std::ffi::c_int;
 use std::panic::catch_unwind;
-use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use recorder::report;
 
@@ -16,8 +17,20 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Ends the recording at exit.
-pub(super) fn at_exit() {
+/// What ends the recording at exit.
+static FINISH: OnceLock<fn()> = OnceLock::new();
+/// This process is a fork of the one that records: it has neither that one's threads nor a right to its files.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a fork of the one that records.
+#[inline]
+pub(super) fn is_fork() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Calls `finish` at exit.
+pub(super) fn at_exit(finish: fn()) {
+    FINISH.get_or_init(|| finish);
     // SAFETY: the function lives as long as the library, which is linked so that it is never unloaded.
     if unsafe { atexit(exiting) } != 0 {
         report("the C library takes no more exit handlers; the last 2 s of the trace may be missing");
@@ -34,9 +47,9 @@ pub(super) fn at_fork() {
 
 extern "C" fn exiting() {
     // A panic must not unwind into the C library; the process is ending, so nothing more can be reported.
-    let _ = catch_unwind(super::finish);
+    let _ = FINISH.get().map(catch_unwind);
 }
 
 extern "C" fn forked() {
-    super::FORKED.store(true, Ordering::Relaxed);
+    FORKED.store(true, Ordering::Relaxed);
 }

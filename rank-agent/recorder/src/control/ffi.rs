@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicU32;
 
 use memmap2::MmapRaw;
 
-use super::MAGIC;
+/// First bytes of the page. They distinguish it from other files.
+pub(super) const MAGIC: [u8; 8] = *b"rnkscp01";
 
-/// A mapping of at least [`super::PAGE_BYTES`].
+/// A mapping of at least a page.
 #[derive(Debug)]
 pub(super) struct Page(MmapRaw);
 

@@ -4,8 +4,9 @@
 //! neither CUDA nor NCCL, and returns success. If the process cannot be recorded, the recorder itself reports that.
 
 mod chain;
-mod fuzz;
+pub mod fuzz;
 pub(crate) mod layout;
+mod table;
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -16,13 +17,12 @@ use std::sync::{Mutex, MutexGuard};
 use recorder::{lock, report};
 
 use self::chain::Chain;
-pub use self::fuzz::check_any_calls;
 use self::layout::Descriptor;
+use self::table::SUCCESS;
+pub use self::table::{InitV3, InitV4, InitV5, Table};
 use super::callbacks::{CHILDREN, Callbacks, CommInfo, Confusion};
 use super::record::{CALLS_OF_BROADCASTS, COUNTS_ALL_WORK, Event, Launch, event_type, state};
 
-/// `ncclSuccess`.
-const SUCCESS: c_int = 0;
 /// With 0, NCCL 2.29 and later does not combine broadcasts (enqueue.cc: `ncclParamAllgathervEnable`).
 const COMBINING: &str = "NCCL_ALLGATHERV_ENABLE";
 
@@ -35,30 +35,6 @@ pub trait Process {
     /// Whether NCCL reports all events now, even while recording is inactive.
     fn reports_all() -> bool;
 }
-
-/// NCCL's `ncclProfiler_vN_t`: a name and five functions.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Table<Init> {
-    name: *const c_char,
-    init: Init,
-    start: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int,
-    stop: unsafe extern "C" fn(*mut c_void) -> c_int,
-    record_state: unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> c_int,
-    finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
-}
-
-// SAFETY: the table is constant: a pointer to a static string, and functions.
-unsafe impl<Init> Sync for Table<Init> {}
-
-/// `init` of v3: context, mask.
-pub type InitV3 = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> c_int;
-/// `init` of v4: context, mask, name, hash, nodes, ranks, rank, logger.
-pub type InitV4 =
-    unsafe extern "C" fn(*mut *mut c_void, *mut c_int, *const c_char, u64, c_int, c_int, c_int, *const c_void) -> c_int;
-/// `init` of v5 to v7: context, hash, mask, name, nodes, ranks, rank, logger.
-pub type InitV5 =
-    unsafe extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, *const c_void) -> c_int;
 
 const NAME: *const c_char = c"rankscope".as_ptr();
 

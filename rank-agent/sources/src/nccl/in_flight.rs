@@ -11,13 +11,12 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashMap;
 use trace::Text;
 
-use self::unreported::CallGroup;
 use super::bounded_map::{BoundedMap, MAX_CLOSED};
 use super::callbacks::{Callbacks, CommInfo};
 use super::clock::GpuClock;
 use super::kernel_pairs::{KernelPairs, Stamps};
 use super::names;
-use super::operation::{Channel, Launched, Operation, Proxy, Waits};
+use super::operation::{CallGroup, Channel, Launched, Operation, Proxy, Waits};
 use super::record::{Api, COUNTS_ALL_WORK, Coll, Event, Launch, P2p, ProxyOp, Record, What, state};
 use super::rows::{Rows, comm_id, proxy_row};
 use super::string_table::StringId;

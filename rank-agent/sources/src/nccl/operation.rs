@@ -19,6 +19,15 @@ pub(super) struct Launched {
     pub(super) step: i32,
 }
 
+/// A group of calls, with broadcasts for which NCCL may report only the call.
+#[derive(Debug)]
+pub(super) struct CallGroup {
+    /// The group, as the launch of its broadcasts.
+    pub(super) launch: Launched,
+    /// Handles of the calls of broadcasts.
+    pub(super) broadcasts: Vec<u64>,
+}
+
 /// A channel of an operation, a phase of a channel, or a part of a copy engine's operation.
 #[derive(Clone, Debug)]
 pub(super) struct Channel {

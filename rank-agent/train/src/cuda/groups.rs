@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use agent::fabric::agree::agree_on_success as agree;
 use agent::fabric::{Buffers, Fabric, Group, InFlight, Lane, Transfer};
 use kernels::cuda::{Context, Event, Staging, Stream};
 
 use super::nccl::{Communicator, Nccl, UNIQUE_ID_BYTES};
-use super::{Carrier, CudaPlan, agree};
+use super::plan::{Carrier, CudaPlan};
 use crate::Error;
 
 /// Words of an id of NCCL.

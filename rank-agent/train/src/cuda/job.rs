@@ -14,8 +14,9 @@ use sources::cupti::{Cupti, KnownDevice, Settings};
 use trace::{DeviceRow, StepRow};
 
 use super::comm::{Comm, HostComm, NcclComm, StepContext};
+use super::nccl;
+use super::plan::{Carrier, CudaPlan};
 use super::trainer::DeviceTrainer;
-use super::{Carrier, CudaPlan, nccl};
 use crate::Error;
 use crate::checksum;
 use crate::context::{ClockComparison, JobContext, Trained, rank_number};

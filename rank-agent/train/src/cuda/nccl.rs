@@ -4,11 +4,11 @@
 mod ffi;
 
 use agent::fabric::Fabric;
+use agent::fabric::agree::agree_on_success as agree;
 use kernels::cuda::Cuda;
 
 pub(crate) use self::ffi::Nccl;
 pub(super) use self::ffi::{Communicator, UNIQUE_ID_BYTES, set_default_environment};
-use super::agree;
 use crate::Error;
 
 /// Formats a version: `2.28.9` for 22809.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use recorder::report;
 
 use super::layout::{Descriptor, PARENT};
-use super::{InitV3, InitV4, InitV5, SUCCESS, Table};
+use super::table::{InitV3, InitV4, InitV5, SUCCESS, Table};
 use crate::nccl::callbacks::Callbacks;
 
 /// Path of the second plugin.

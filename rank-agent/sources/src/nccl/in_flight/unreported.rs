@@ -22,15 +22,6 @@ use crate::nccl::callbacks::Callbacks;
 use crate::nccl::operation::Launched;
 use crate::nccl::record::CALLS_OF_BROADCASTS;
 
-/// A group of calls.
-#[derive(Debug)]
-pub(super) struct CallGroup {
-    /// The group, as the launch of its broadcasts.
-    pub(super) launch: Launched,
-    /// Handles of the calls of broadcasts.
-    pub(super) broadcasts: Vec<u64>,
-}
-
 impl InFlight {
     /// Takes the call of a collective, which may be a broadcast.
     pub(super) fn call_of_broadcast(&mut self, callbacks: &Callbacks, handle: u64, call: Call) {
