@@ -237,7 +237,5 @@ pub const CIRCLES: &[(&str, &str)] = &[
     ),
     ("aggregator/report/timeline", "perfetto, perfetto::rank"),
     ("fixtures", "nccl_replay, nccl_replay::counters, nccl_replay::hostile, nccl_replay::sequence"),
-    ("kernels", "conformance, conformance::cases"),
-    ("kernels", "cuda, cuda::journal"),
     ("tests", "layers, layers::components"),
 ];

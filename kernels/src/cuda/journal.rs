@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::buffer::KnownLabels;
+use super::backend::Cuda;
+use super::buffer::{CudaBuffer, CudaLabels, KnownLabels};
 use super::ffi::memory::DeviceMemory;
 use super::kernels::{matrix, vector};
-use super::{Cuda, CudaBuffer, CudaLabels};
 use crate::error::{Error, Result};
 
 /// The step's number, its checksum so far, and the ring.

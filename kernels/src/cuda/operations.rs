@@ -1,10 +1,10 @@
 //! The back end's operations: each checks lengths, then enqueues a kernel or a product.
 
+use super::backend::{Cuda, expect_len};
 use super::buffer::{CudaBuffer, CudaLabels, KnownLabels, Rounded};
 use super::ffi::driver::Argument;
 use super::ffi::memory::DeviceMemory;
 use super::kernels::{Shape, matrix, vector};
-use super::{Cuda, expect_len};
 use crate::error::{Error, Result};
 use crate::operation::{
     BiasAdd, BiasGrad, BiasRelu, BiasReluBackward, BucketPack, BucketUnpack, Fill, Gemm, Operation, SgdMomentum,
