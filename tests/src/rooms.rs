@@ -236,6 +236,5 @@ pub const CIRCLES: &[(&str, &str)] = &[
         "summary, summary::brief, summary::critical, summary::devices, summary::exposed, summary::kernels, summary::memory, summary::modules, summary::sections",
     ),
     ("aggregator/report/timeline", "perfetto, perfetto::rank"),
-    ("fixtures", "nccl_replay, nccl_replay::counters, nccl_replay::hostile, nccl_replay::sequence"),
     ("tests", "layers, layers::components"),
 ];
