@@ -214,8 +214,6 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
 pub const CIRCLES: &[(&str, &str)] = &[
     ("aggregator/account", "messages, nodes"),
     ("aggregator/account", "replay, variation"),
-    ("aggregator/align", "clock, clock::choice, clock::evidence, clock::unmatched"),
-    ("aggregator/align", "matching, matching::align, matching::keyed, matching::pairs"),
     (
         "aggregator/findings",
         "crate, clocks, communication, devices, exposed_communication, first_steps, full_queue, hang, idle_devices, input, kernels, late_gathers, launch_bound, lost_rows, memory, narrow_kernels, occupancy, overhead, partly_recorded, scattered_waits, stages, straggler, sync_stalls",

@@ -13,25 +13,17 @@
 mod align;
 mod keyed;
 mod pairs;
+mod row;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use trace::{OmissionRow, Op, TimingSource};
 
-use trace::{MatchLevel, OmissionRow, Op, TimingSource};
+pub use row::barrier_of;
+use row::{Group, RowRef, is_point_to_point, omission};
 
-use model::windows::Windows;
 use model::{Barrier, Collective, Instance, Member, RankOutline};
-
-/// A row: position of its rank in the sorted list of ranks, position among that rank's rows.
-type RowRef = (usize, usize);
-
-/// The rows of one collective, each from a different rank.
-struct Group {
-    level: MatchLevel,
-    rows: Vec<RowRef>,
-}
 
 /// Matches the collectives of all ranks. Returns the instances and the counts of unmatched rows.
 ///
@@ -68,39 +60,6 @@ fn device_clock(row: &Collective) -> bool {
     matches!(&*row.timing_source, "gpu_timer" | "cupti")
 }
 
-/// The constraint of an operation on the clocks of its ranks.
-pub fn barrier_of(row: &Collective) -> Barrier {
-    // Empty operations wait for no rank. Rows with enqueue times end before the operation does.
-    let empty = row.bytes == Some(0) && row.op != Op::Barrier;
-    if empty || row.timing_source == TimingSource::Enqueue {
-        return Barrier::OneSided;
-    }
-    match row.op.known() {
-        Some(Op::AllReduce | Op::AllGather | Op::ReduceScatter | Op::Barrier) => Barrier::Strict,
-        Some(Op::AllToAll) => Barrier::Weak,
-        _ => Barrier::OneSided,
-    }
-}
-
-/// Sender and receiver of a point-to-point row, if known.
-fn pair_of(rank: i32, row: &Collective) -> Option<(i32, i32)> {
-    match row.op.known() {
-        Some(Op::Send) => row.peer().map(|peer| (rank, peer)),
-        Some(Op::Recv) => row.peer().map(|peer| (peer, rank)),
-        _ => None,
-    }
-}
-
-/// The window of a row. Sequence numbers begin again where a window belongs to another process, so rows of different
-/// windows never match.
-fn window_of(windows: &Windows, row: &Collective) -> Option<i32> {
-    windows.number_at(row.start_ns().or(row.enqueue_ns())?)
-}
-
-fn is_point_to_point(row: &Collective) -> bool {
-    matches!(row.op.known(), Some(Op::Send | Op::Recv))
-}
-
 /// The omission for collectives that have only an enqueue time.
 pub const WITHOUT_TIMES: &str = "collectives without times";
 
@@ -120,12 +79,6 @@ fn unstarted(ranks: &[&RankOutline]) -> Vec<OmissionRow> {
         omissions.extend(omission(rank.info.rank, WITHOUT_TIMES, unseen.len(), why));
     }
     omissions
-}
-
-/// The omission of `amount` items of one rank; `None` if the amount is 0.
-fn omission(rank: i32, what: &str, amount: usize, why: &str) -> Option<OmissionRow> {
-    let row = || OmissionRow::left_out(what, why).rank(rank).amount(amount as i64);
-    (amount > 0).then(row)
 }
 
 /// The common value of all rows; `None` if one has no value or they differ.
@@ -186,13 +139,4 @@ fn ranks_expected(ranks: &[&RankOutline], places: &[RowRef], rows: &[(i32, &Coll
     let recorded = rows.iter().filter_map(|(_, r)| r.comm_size).max();
     let world = places.iter().filter_map(|(r, _)| ranks[*r].info.world_size).max();
     recorded.or_else(|| world.filter(|w| *w as usize == places.len()))
-}
-
-/// Groups rows by rank, each group sorted and without duplicates.
-fn by_rank(rows: &[RowRef]) -> BTreeMap<usize, Vec<usize>> {
-    let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-    for (rank, index) in rows {
-        places.entry(*rank).or_default().insert(*index);
-    }
-    places.into_iter().map(|(rank, indices)| (rank, indices.into_iter().collect())).collect()
 }

@@ -2,7 +2,7 @@
 
 use trace::{ClockMethod, ClockSide, OmissionRow};
 
-use crate::clock::Clocks;
+use crate::clock::clocks::Clocks;
 use model::RankOutline;
 use model::clock_choice::Choice;
 

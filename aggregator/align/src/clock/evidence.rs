@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use trace::{ClockSide, MaybeNs, OmissionRow};
 
+use crate::clock::clocks::{Clocks, DeviceFit};
 use crate::clock::collective::{self, Driven, Evidence, Fitted, Part};
+use crate::clock::errors::along;
 use crate::clock::fit::Fit;
+use crate::clock::hosts::{Hosts, Place, here};
 use crate::clock::identity::ROUNDING_NS;
 use crate::clock::ping::contradiction;
 use crate::clock::tree::{Forest, Joint, Node, path};
-use crate::clock::{Affine, Clocks, DeviceFit};
-use model::RankOutline;
-use model::{Barrier, Instance, WEAK_SLACK_NS};
+use model::{Barrier, Instance, RankOutline, WEAK_SLACK_NS};
 
 /// Checks redundant pings: those between ranks that other pings already connect must agree with them.
 pub(super) fn open_loops(forest: &Forest, spare: &[Joint]) -> Vec<OmissionRow> {
@@ -28,7 +29,7 @@ pub(super) fn open_loops(forest: &Forest, spare: &[Joint]) -> Vec<OmissionRow> {
             .iter()
             .map(|j| forest.joints[*j].fit.bound_ns(here(&forest.joints[*j])))
             .chain([joint.fit.bound_ns((at, at))]);
-        let Some(allowed) = super::along(bounds) else { continue };
+        let Some(allowed) = along(bounds) else { continue };
         if apart > allowed.unsigned_abs() {
             let why = format!(
                 "the round trips between rank {from} and rank {to} disagree with the path through other ranks by {apart} ns; at \
@@ -38,64 +39,6 @@ pub(super) fn open_loops(forest: &Forest, spare: &[Joint]) -> Vec<OmissionRow> {
         }
     }
     problems
-}
-
-fn here(joint: &Joint) -> (i64, i64) {
-    (joint.fit.map.origin_ns, joint.fit.map.origin_ns)
-}
-
-/// The shared clock that a rank belongs to, the map to it, and the uncertainty of that map.
-#[derive(Clone, Copy)]
-struct Place {
-    clock: usize,
-    map: Affine,
-    /// The guaranteed error, or else the error at 95 %.
-    slack_ns: i64,
-    /// The error at 95 %.
-    error_ns: i64,
-}
-
-/// The host clocks that pings and equal clock domains join, as groups.
-pub(super) struct Hosts {
-    places: BTreeMap<i32, Place>,
-    /// The lowest rank of each group, whose clock is that of the group.
-    roots: Vec<i32>,
-}
-
-impl Hosts {
-    pub(super) fn of(forest: &Forest, ranks: &[&RankOutline]) -> Self {
-        let windows: BTreeMap<Node, (i64, i64)> =
-            ranks.iter().filter_map(|r| Some((Node::Rank(r.info.rank), r.recorded_ns?))).collect();
-        let mut places: BTreeMap<i32, Place> = BTreeMap::new();
-        let mut roots: Vec<i32> = Vec::new();
-        for rank in ranks.iter().map(|r| r.info.rank) {
-            if places.contains_key(&rank) {
-                continue;
-            }
-            let reached = forest.reached(Node::Rank(rank));
-            for (node, at) in &reached {
-                let Node::Rank(member) = node else { continue };
-                let joints = path(&reached, *node, Node::Rank(rank)).unwrap_or_default();
-                let joints = || joints.iter().map(|j| &forest.joints[*j]);
-                let window = |joint: &Joint| windows.get(&joint.from).copied().unwrap_or_else(|| here(joint));
-                let error = |joint: &Joint| {
-                    let window = window(joint);
-                    joint.fit.error_ns(window).max(joint.fit.bias_ns(window))
-                };
-                let bounds = joints().map(|joint| joint.fit.bound_ns(window(joint)).or_else(|| error(joint)));
-                let slack_ns = super::along(bounds).unwrap_or(0);
-                let error_ns = super::along(joints().map(error)).unwrap_or(slack_ns);
-                places.insert(*member, Place { clock: roots.len(), map: at.map, slack_ns, error_ns });
-            }
-            roots.push(rank);
-        }
-        Self { places, roots }
-    }
-
-    /// The map from a rank's clock to that of its group, and the lowest rank of the group.
-    pub(super) fn root(&self, rank: i32) -> (Affine, i32) {
-        self.places.get(&rank).map_or((Affine::IDENTITY, rank), |place| (place.map, self.roots[place.clock]))
-    }
 }
 
 /// Joints from collectives between groups of hosts. Each group moves as a whole.
@@ -132,7 +75,7 @@ pub(super) fn by_device_collectives(
     let driven = |rank: &i32| of_group(rank).map(|place| Driven { host: place.clock, error_ns: place.error_ns });
     let driven: Vec<Driven> = ids.iter().filter_map(driven).collect();
     let Fitted { fits, contradictions } = collective::fit_all(evidence, ids.len(), &driven);
-    let fits = fits.into_iter().map(|(clock, to, fit)| (ids[clock], ids[to], fit)).collect();
+    let fits = fits.into_iter().map(|(clock, to, fit)| DeviceFit { rank: ids[clock], to: ids[to], fit }).collect();
     (fits, describe(contradictions, &ids, "device", instances))
 }
 

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{ClockMethod, OmissionRow, Op};
 
-use crate::clock::Clocks;
+use crate::clock::clocks::Clocks;
 use model::{Barrier, Instance, RankOutline};
 
 /// The places of one communicator, for one rank.

@@ -38,7 +38,7 @@ use crate::matching::align::alike::Alike;
 use crate::matching::align::candidates::candidates;
 use crate::matching::align::lists::{Item, Lists};
 use crate::matching::align::pairing::{Alignment, alignments};
-use crate::matching::{Group, RowRef, barrier_of, is_point_to_point, omission, pair_of, window_of};
+use crate::matching::row::{Group, RowRef, barrier_of, is_point_to_point, omission, pair_of, window_of};
 use model::RankOutline;
 use model::windows::Windows;
 use model::{Barrier, WEAK_SLACK_NS};

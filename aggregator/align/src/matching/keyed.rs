@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{MatchLevel, OmissionRow, Op, Text, Word};
 
-use crate::matching::{Group, RowRef, by_rank, is_point_to_point, pair_of, window_of};
+use crate::matching::row::{Group, RowRef, is_point_to_point, pair_of, window_of};
 use model::RankOutline;
 use model::windows::Windows;
 
@@ -107,6 +107,15 @@ fn split(ranks: &[&RankOutline], rows: &[RowRef]) -> Result<Vec<Vec<RowRef>>, Te
         parts.push(part);
     }
     Ok(parts)
+}
+
+/// Groups rows by rank, each group sorted and without duplicates.
+fn by_rank(rows: &[RowRef]) -> BTreeMap<usize, Vec<usize>> {
+    let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for (rank, index) in rows {
+        places.entry(*rank).or_default().insert(*index);
+    }
+    places.into_iter().map(|(rank, indices)| (rank, indices.into_iter().collect())).collect()
 }
 
 /// Counts contradicting keys by rank and reason. Their rows go on to the alignment.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{MatchLevel, Op};
 
-use crate::matching::{Group, RowRef, pair_of, window_of};
+use crate::matching::row::{Group, RowRef, pair_of, window_of};
 use model::RankOutline;
 use model::windows::Windows;
 
