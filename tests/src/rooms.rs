@@ -219,8 +219,6 @@ pub const CIRCLES: &[(&str, &str)] = &[
         "crate, clocks, communication, devices, exposed_communication, first_steps, full_queue, hang, idle_devices, input, kernels, late_gathers, launch_bound, lost_rows, memory, narrow_kernels, occupancy, overhead, partly_recorded, scattered_waits, stages, straggler, sync_stalls",
     ),
     ("aggregator/findings", "headline, headline::lines"),
-    ("aggregator/formats", "rocprof, rocprof::load"),
-    ("aggregator/formats", "run, run::columns, run::op_details"),
     ("aggregator/key-averages", "table, table::groups, table::sort"),
     ("aggregator/measure", "breakdown, breakdown::exposed"),
     ("aggregator/measure", "critical, critical::walk"),

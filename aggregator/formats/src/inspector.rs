@@ -29,7 +29,7 @@ pub(crate) const FORMAT: Format = Format {
     name: "a dump of NCCL's Inspector",
     files: "dumps of NCCL's Inspector",
     instead: "`rankscope analyze` reads it as a file of this machine",
-    recognise: recognise,
+    recognise,
     open: |paths, beside| Ok(Box::new(InspectorSource::open_beside(paths, beside)?)),
     is_table: Format::NO_TABLES,
     is_twin: Format::NO_TWINS,

@@ -2,11 +2,11 @@
 //!
 //! A file has one process or several. It is read wholly, in one pass for each rank. Times are those of a steady clock of the host.
 
+mod file;
 mod load;
 mod parse;
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use trace::{OmissionRow, Text};
@@ -14,11 +14,11 @@ use trace::{OmissionRow, Text};
 use crate::format::{Beside, Format, Head};
 use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::{by_rank, numbered, of_rank};
+use crate::rocprof::file::{Claimed, read, unread};
 use crate::rocprof::parse::{Parsed, parse};
 use crate::run_source::check_any_source;
 use model::Error;
 use model::source::{RankFile, Source, SourceInfo};
-use model::units;
 use model::{MAX_RANKS, RankData};
 
 /// The format.
@@ -26,7 +26,7 @@ pub(crate) const FORMAT: Format = Format {
     name: "JSON of rocprofv3",
     files: "JSON of rocprofv3",
     instead: "`rankscope analyze` reads it",
-    recognise: recognise,
+    recognise,
     open: |paths, beside| Ok(Box::new(RocprofSource::open_beside(paths, beside)?)),
     is_table: Format::NO_TABLES,
     is_twin: Format::NO_TWINS,
@@ -44,16 +44,6 @@ fn recognise(head: &Head<'_>) -> bool {
     true
 }
 
-/// A process as a rank.
-#[derive(Clone, Debug)]
-struct Claimed {
-    rank: i32,
-    file: PathBuf,
-    size_bytes: u64,
-    /// Its place in the file.
-    at: usize,
-}
-
 /// The processes of one job, in one file or several.
 #[derive(Clone, Debug)]
 pub struct RocprofSource {
@@ -63,24 +53,6 @@ pub struct RocprofSource {
     problems: Vec<OmissionRow>,
     max_file_bytes: u64,
     max_rows_bytes: u64,
-}
-
-/// The error of a file that cannot be read.
-fn unread(path: &Path, why: impl std::fmt::Display) -> Error {
-    Error::NoInput { path: path.into(), why: format!("it cannot be read as JSON of rocprofv3: {why}") }
-}
-
-/// Reads a file, compressed or not, whose text has at most `max_bytes`.
-fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Error> {
-    let io = |source| Error::Io { path: path.into(), source };
-    let mut bytes = Vec::new();
-    kineto::open_text(path).map_err(io)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > max_bytes {
-        let size = units::bytes(i64::try_from(max_bytes).unwrap_or(i64::MAX));
-        let why = format!("it takes more memory than the {size} that files may take; give more with --max-memory");
-        return Err(Error::NoInput { path: path.into(), why });
-    }
-    Ok(bytes)
 }
 
 impl RocprofSource {

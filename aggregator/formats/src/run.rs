@@ -10,8 +10,6 @@ mod op_details;
 mod repair;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::sync::Arc;
 
 use trace::{
     CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, Run,
@@ -184,10 +182,6 @@ fn table_of<'a>(source: &'a str, tables: &[&'a str]) -> Option<&'a str> {
         None if source == "kineto" => Some("events"),
         None => tables.iter().copied().find(|name| *name == source),
     }
-}
-
-fn relative(path: &Path, run: &Path) -> Arc<str> {
-    path.strip_prefix(run).unwrap_or(path).display().to_string().into()
 }
 
 fn rows<R: Row>(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<R> {

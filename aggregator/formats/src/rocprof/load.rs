@@ -14,8 +14,8 @@ use rustc_hash::FxHashMap;
 use trace::rank::{Launches, mark_below_operators};
 use trace::{DeviceRow, OmissionRow, Text};
 
+use crate::rocprof::file::{Claimed, read, unread};
 use crate::rocprof::parse::{Parsed, Process, Record, Table, parse};
-use crate::rocprof::{Claimed, read, unread};
 use crate::rows::{Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, step};
 use model::Error;
 use model::{Collective, KernelUse, Kind, NONE, RankData, RankInfo};

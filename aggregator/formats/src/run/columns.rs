@@ -8,8 +8,8 @@ use trace::rank::{FlopsType, communicates, mark_rows};
 use trace::{Dtype, Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
 
 use crate::names::Names;
+use crate::paths::relative;
 use crate::run::merge_parts::{RawColumns, merge_parts};
-use crate::run::relative;
 use model::intervals::Interval;
 use model::{CopyRate, Events, KernelUse, Kind, NO_STEP, NONE, RankData};
 use trace::time_limits::{MAX_LENGTH_NS, Window};

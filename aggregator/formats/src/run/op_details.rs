@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use serde_json::Value;
 use trace::{Cell, Error, EventRow, OmissionRow, Row, Run, TextColumn, column};
 
-use crate::run::relative;
+use crate::paths::relative;
 use model::RankData;
 use trace::rank::{Detail, Details, Written};
 
