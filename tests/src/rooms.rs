@@ -220,13 +220,6 @@ pub const CIRCLES: &[(&str, &str)] = &[
     ),
     ("aggregator/findings", "headline, headline::lines"),
     ("aggregator/key-averages", "table, table::groups, table::sort"),
-    ("aggregator/measure", "breakdown, breakdown::exposed"),
-    ("aggregator/measure", "critical, critical::walk"),
-    (
-        "aggregator/measure",
-        "device, device::input_gaps, device::loading, device::metrics, device::sequences, device::stalls, device::utilization",
-    ),
-    ("aggregator/measure", "own_time, own_time::path_work, own_time::ranges"),
     (
         "aggregator/report/text",
         "summary, summary::brief, summary::critical, summary::devices, summary::exposed, summary::kernels, summary::memory, summary::modules, summary::sections",

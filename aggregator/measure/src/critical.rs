@@ -66,37 +66,6 @@ pub(crate) fn critical_path(data: &RankData, launches: &Launches, scope: &Scope)
     steps.into_iter().zip(main_threads).map(path).collect()
 }
 
-/// The time on a path by kind, in nanoseconds. The parts sum to the window, except `host_gap`, which is part of `cpu`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parts {
-    pub(crate) cpu: i64,
-    /// The part of `cpu` outside of any operator.
-    pub(crate) host_gap: i64,
-    pub(crate) data_loading: i64,
-    pub(crate) gpu_compute: i64,
-    pub(crate) gpu_memory: i64,
-    pub(crate) communication: i64,
-    pub(crate) launch: i64,
-    pub(crate) kernel_gap: i64,
-    pub(crate) other: i64,
-}
-
-impl Parts {
-    /// The kind of work that the path is bound by: the largest part.
-    fn bound_by(&self) -> &'static str {
-        let parts = [
-            ("cpu", self.cpu),
-            ("data_loading", self.data_loading),
-            ("gpu", self.gpu_compute + self.gpu_memory + self.kernel_gap),
-            ("communication", self.communication),
-            ("launch", self.launch),
-            ("other", self.other),
-        ];
-        // Of equal parts, the first one counts.
-        parts.iter().rev().max_by_key(|(_, ns)| *ns).map_or("other", |(word, _)| word)
-    }
-}
-
 fn row(data: &RankData, step: i32, window: Interval, walk: &Walk<'_>) -> CriticalPathRow {
     let parts = walk.parts;
     CriticalPathRow {

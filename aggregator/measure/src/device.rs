@@ -13,38 +13,19 @@ mod stalls;
 #[cfg(test)]
 mod tests;
 mod utilization;
+mod view;
 
 use trace::Tables;
-
-use regex::Regex;
 
 pub use kernel_types::work_type;
 pub use launch_stats::{LAUNCH_DELAY_CUTOFF_NS, RUNTIME_CUTOFF_NS};
 pub use queue::FULL_QUEUE_LENGTH;
-use trace::rank::Launches;
+pub(crate) use view::View;
 
 use crate::breakdown::{Activity, Parts};
+use model::Kind;
 use model::intervals::{Coverage, IntervalSet};
-use model::scope::Scope;
 use model::steps::recorded;
-use model::{Kind, RankData};
-
-/// The data of a rank, and the part of it that is analysed.
-pub(crate) struct View<'a> {
-    pub(crate) data: &'a RankData,
-    /// Whether a row is in the analysed part.
-    pub(crate) keep: &'a (dyn Fn(usize) -> bool + Sync),
-    /// The time and steps of the analysed part.
-    pub(crate) scope: &'a Scope,
-    /// The host call that launched each device row.
-    pub(crate) launches: &'a Launches,
-    /// The operators whose kernel sequences are counted; `None` means the outermost operators.
-    pub(crate) sequences_of: Option<&'a Regex>,
-    /// The activity of each device, including steps that are not chosen.
-    pub(crate) parts: &'a [(Activity, Parts)],
-    /// The activity of each device in the chosen steps only.
-    pub(crate) chosen: &'a [(Activity, Parts)],
-}
 
 /// Fills the tables of one rank about its devices. Their size depends on the numbers of names, streams and steps, not of
 /// rows.

@@ -8,12 +8,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use trace::{Phase, StepRow, Text};
+use trace::{Phase, StepRow};
 
-use crate::own_time::path_work::path_steps;
 pub use crate::own_time::path_work::{Done, PathWork};
+use crate::own_time::path_work::{Waits, path_steps};
+pub use crate::own_time::ranges::RangePart;
 pub(crate) use crate::own_time::ranges::operating;
-use crate::own_time::ranges::{Largest, is_host, leaf_operators, self_times, time_beside_waits};
+use crate::own_time::ranges::{Largest, Slot, SlotCursor, leaf_operators, self_times, time_beside_waits};
 use model::intervals::{Coverage, Interval, IntervalSet};
 use model::steps::StepWindow;
 use model::thresholds::Thresholds;
@@ -96,22 +97,6 @@ pub struct StepPart {
     /// The time within the own stretches of the step in which a device of the rank worked. Without a device: in which an
     /// operator ran on the host.
     pub busy_ns: i64,
-}
-
-/// The self time of one host range inside own stretches.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RangePart {
-    /// The name of the range. `None` is the self time of the step's own range: the time outside of all other ranges.
-    pub name: Option<Text>,
-    /// Whether the range loads input: it is a data loader's range, or is inside the `input` phase.
-    pub input: bool,
-    /// If this Python frame covers a user's range almost completely, the name of that range.
-    pub fills: Option<Text>,
-    /// Whether it is a user's range or a Python frame inside of an operator of a host without a device. Its self time counts as
-    /// that operator's in [`StepPart::busy_ns`], but no operator explains it.
-    pub in_operator: bool,
-    /// The self time without blocking synchronisation calls, for each of [`OwnTime::steps`].
-    pub self_ns: Vec<i64>,
 }
 
 /// The own time of all ranks, by one definition of work under a collective on the host, because a rank's own time is
@@ -269,33 +254,6 @@ fn own_stretches(collectives: &[Collective], spans: &[StepSpan], exposed: &Cover
     stretches
 }
 
-/// Finds the collectives that a rank waited for.
-struct Waits<'a> {
-    exposed: &'a [Interval],
-    /// The collectives so far, by end.
-    ends: FxHashMap<i64, u32>,
-}
-
-/// The ends of exposed communication that are looked at for one collective. Ends that are none of a collective are rare.
-const MAX_LOOKED_AT: usize = 8;
-
-impl<'a> Waits<'a> {
-    fn new(exposed: &'a Coverage) -> Self {
-        Self { exposed: exposed.set().intervals(), ends: FxHashMap::default() }
-    }
-
-    fn ended(&mut self, end_ns: Option<i64>, index: u32) {
-        self.ends.extend(end_ns.map(|end_ns| (end_ns, index)));
-    }
-
-    /// The last collective whose end ended exposed communication up to a time.
-    fn last(&self, until_ns: i64) -> Option<u32> {
-        let before = self.exposed.partition_point(|exposed| exposed.end_ns <= until_ns);
-        let ends_ns = self.exposed[..before].iter().rev().map(|exposed| exposed.end_ns);
-        ends_ns.take(MAX_LOOKED_AT).find_map(|end_ns| self.ends.get(&end_ns).copied())
-    }
-}
-
 /// Finds the active step of a collective: the recorded step, or else the step in which the collective begins.
 struct StepFinder<'a> {
     spans: &'a [StepSpan],
@@ -334,15 +292,6 @@ fn first_by_time(spans: &[StepSpan]) -> Vec<(i64, Option<usize>)> {
     by_time
 }
 
-/// A piece of own time with the position of its step. Self times are collected in slots, which are disjoint and
-/// ascending.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    pub(crate) from_ns: i64,
-    pub(crate) to_ns: i64,
-    pub(crate) step: usize,
-}
-
 fn slots(stretches: &[Stretch], spans: &[StepSpan], exposed: &Coverage) -> Vec<Slot> {
     let position: FxHashMap<i32, usize> = spans.iter().enumerate().map(|(i, s)| (s.step, i)).collect();
     let mut slots = Vec::with_capacity(stretches.len());
@@ -353,29 +302,6 @@ fn slots(stretches: &[Stretch], spans: &[StepSpan], exposed: &Coverage) -> Vec<S
         slots.extend(pieces.intervals().iter().map(|i| Slot { from_ns: i.start_ns, to_ns: i.end_ns, step }));
     }
     slots
-}
-
-/// Finds the slots of ascending segments in one pass.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SlotCursor(usize);
-
-impl SlotCursor {
-    /// Calls `add(step, ns)` for every part of [`from_ns`, `to_ns`) that lies in a slot. Segments must ascend over
-    /// calls.
-    pub(crate) fn clip(&mut self, slots: &[Slot], from_ns: i64, to_ns: i64, mut add: impl FnMut(usize, i64)) {
-        while slots.get(self.0).is_some_and(|slot| slot.to_ns <= from_ns) {
-            self.0 += 1;
-        }
-        for slot in &slots[self.0..] {
-            if slot.from_ns >= to_ns {
-                break;
-            }
-            let ns = to_ns.min(slot.to_ns) - from_ns.max(slot.from_ns);
-            if ns > 0 {
-                add(slot.step, ns);
-            }
-        }
-    }
 }
 
 /// Adds to each step the time of device work within its slots. Communication is excluded, and overlapping work counts

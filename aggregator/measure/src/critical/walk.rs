@@ -2,11 +2,41 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::critical::Parts;
 use crate::critical::device::{Cause, Device, MAX_KERNEL_GAP_NS};
 use crate::critical::host::{Host, Release};
 use model::intervals::Interval;
 use model::{Kind, RankData};
+
+/// The time on a path by kind, in nanoseconds. The parts sum to the window, except `host_gap`, which is part of `cpu`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) cpu: i64,
+    /// The part of `cpu` outside of any operator.
+    pub(crate) host_gap: i64,
+    pub(crate) data_loading: i64,
+    pub(crate) gpu_compute: i64,
+    pub(crate) gpu_memory: i64,
+    pub(crate) communication: i64,
+    pub(crate) launch: i64,
+    pub(crate) kernel_gap: i64,
+    pub(crate) other: i64,
+}
+
+impl Parts {
+    /// The kind of work that the path is bound by: the largest part.
+    pub(super) fn bound_by(&self) -> &'static str {
+        let parts = [
+            ("cpu", self.cpu),
+            ("data_loading", self.data_loading),
+            ("gpu", self.gpu_compute + self.gpu_memory + self.kernel_gap),
+            ("communication", self.communication),
+            ("launch", self.launch),
+            ("other", self.other),
+        ];
+        // Of equal parts, the first one counts.
+        parts.iter().rev().max_by_key(|(_, ns)| *ns).map_or("other", |(word, _)| word)
+    }
+}
 
 /// The place of the path at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::breakdown::breakdown;
 use drawn::Drawn;
+use model::RankData;
+use model::scope::Scope;
 use model::{CopyRate, KernelUse, Kind};
+use regex::Regex;
+use trace::rank::Launches;
 
 static EVERYTHING: Scope = Scope { time: None, steps: None };
 

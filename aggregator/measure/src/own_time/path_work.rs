@@ -1,8 +1,9 @@
 //! The work of a rank between the times at which the critical path of the job can come to it or leave it.
 
+use rustc_hash::FxHashMap;
 use trace::name_rules::is_data_loader;
 
-use crate::own_time::{Waits, is_host};
+use crate::own_time::ranges::is_host;
 use model::intervals::{Coverage, Interval, IntervalSet};
 use model::steps::{StepWindow, rank_windows};
 use model::{Collective, Kind, RankData};
@@ -45,6 +46,33 @@ impl Done {
 pub struct PathWork {
     /// The starts and ends of collectives and steps, ascending, and what the rank did before each of them.
     cuts: Vec<(i64, [i64; 6])>,
+}
+
+/// Finds the collectives that a rank waited for.
+pub(super) struct Waits<'a> {
+    exposed: &'a [Interval],
+    /// The collectives so far, by end.
+    ends: FxHashMap<i64, u32>,
+}
+
+/// The ends of exposed communication that are looked at for one collective. Ends that are none of a collective are rare.
+const MAX_LOOKED_AT: usize = 8;
+
+impl<'a> Waits<'a> {
+    pub(super) fn new(exposed: &'a Coverage) -> Self {
+        Self { exposed: exposed.set().intervals(), ends: FxHashMap::default() }
+    }
+
+    pub(super) fn ended(&mut self, end_ns: Option<i64>, index: u32) {
+        self.ends.extend(end_ns.map(|end_ns| (end_ns, index)));
+    }
+
+    /// The last collective whose end ended exposed communication up to a time.
+    pub(super) fn last(&self, until_ns: i64) -> Option<u32> {
+        let before = self.exposed.partition_point(|exposed| exposed.end_ns <= until_ns);
+        let ends_ns = self.exposed[..before].iter().rev().map(|exposed| exposed.end_ns);
+        ends_ns.take(MAX_LOOKED_AT).find_map(|end_ns| self.ends.get(&end_ns).copied())
+    }
 }
 
 /// The active steps of a rank on critical paths; see [`OwnTime::path_steps`](crate::own_time::OwnTime::path_steps). None

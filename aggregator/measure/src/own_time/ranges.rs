@@ -20,11 +20,57 @@ use std::cmp::Reverse;
 use rustc_hash::{FxHashMap, FxHashSet};
 use trace::{Op, Text, TimingSource};
 
-use crate::own_time::RangePart;
-use crate::own_time::{Slot, SlotCursor};
 use model::intervals::{Interval, IntervalSet};
 use model::{Collective, Kind, NONE, RankData};
 use trace::name_rules;
+
+/// The self time of one host range inside own stretches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RangePart {
+    /// The name of the range. `None` is the self time of the step's own range: the time outside of all other ranges.
+    pub name: Option<Text>,
+    /// Whether the range loads input: it is a data loader's range, or is inside the `input` phase.
+    pub input: bool,
+    /// If this Python frame covers a user's range almost completely, the name of that range.
+    pub fills: Option<Text>,
+    /// Whether it is a user's range or a Python frame inside of an operator of a host without a device. Its self time counts as
+    /// that operator's in [`StepPart::busy_ns`](super::StepPart::busy_ns), but no operator explains it.
+    pub in_operator: bool,
+    /// The self time without blocking synchronisation calls, for each of [`OwnTime::steps`](super::OwnTime::steps).
+    pub self_ns: Vec<i64>,
+}
+
+/// A piece of own time with the position of its step. Self times are collected in slots, which are disjoint and
+/// ascending.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) from_ns: i64,
+    pub(crate) to_ns: i64,
+    pub(crate) step: usize,
+}
+
+/// Finds the slots of ascending segments in one pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotCursor(usize);
+
+impl SlotCursor {
+    /// Calls `add(step, ns)` for every part of [`from_ns`, `to_ns`) that lies in a slot. Segments must ascend over
+    /// calls.
+    pub(crate) fn clip(&mut self, slots: &[Slot], from_ns: i64, to_ns: i64, mut add: impl FnMut(usize, i64)) {
+        while slots.get(self.0).is_some_and(|slot| slot.to_ns <= from_ns) {
+            self.0 += 1;
+        }
+        for slot in &slots[self.0..] {
+            if slot.from_ns >= to_ns {
+                break;
+            }
+            let ns = to_ns.min(slot.to_ns) - from_ns.max(slot.from_ns);
+            if ns > 0 {
+                add(slot.step, ns);
+            }
+        }
+    }
+}
 
 /// A range: the id of its name, and whether it loads input.
 type Range = (u32, bool);
