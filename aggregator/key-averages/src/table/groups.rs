@@ -4,7 +4,8 @@ use rustc_hash::FxHashMap;
 use trace::name_rules::{evaluates, module_name};
 use trace::{FlowKind, Text};
 
-use crate::table::{Functions, GroupBy, TableOptions};
+use crate::table::average::{GroupBy, TableOptions};
+use crate::table::functions::Functions;
 use model::{Kind, NO_PARENT, RankData};
 use trace::rank::Details;
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::table::Average;
+use crate::table::average::Average;
 
 /// A key that torch.profiler's `table(sort_by=…)` accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
