@@ -8,42 +8,18 @@ mod kernels;
 mod memory;
 mod modules;
 mod sections;
+mod style;
 #[cfg(test)]
 mod tests;
 
 use std::io::Write;
 
-use anstyle::Style;
-
 use model::analysis::Analysis;
 use model::error::Error;
-use model::units::{plural, ranks, wrap};
+use model::units::{plural, ranks};
+use style::{ROWS, heading, sentence};
 
-/// Width, colour and table length.
-#[derive(Clone, Debug)]
-pub struct TerminalStyle {
-    /// Width in columns.
-    pub width: usize,
-    /// Whether to use colour.
-    pub colour: bool,
-    /// Maximum number of rows of each table; the rest is counted. `None`: as many ranks as the short summary has room for, and
-    /// twelve rows in other tables.
-    pub top: Option<usize>,
-    /// Whether all sections are printed.
-    pub full: bool,
-    /// The input as on the command line.
-    pub input: String,
-}
-
-/// The default of [`TerminalStyle::top`] for the sections of `--full`.
-const ROWS: usize = 12;
-
-impl Default for TerminalStyle {
-    /// 100 columns, no colour, the short summary.
-    fn default() -> Self {
-        Self { width: 100, colour: false, top: None, full: false, input: "RUN".into() }
-    }
-}
+pub use style::TerminalStyle;
 
 /// The width is clamped to this range: tables need the minimum, and longer lines are hard to read.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=200;
@@ -112,36 +88,5 @@ fn facts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     let counted = facts.communication.iter().map(|options| format!("communication as {options} says"));
     for words in counted.chain(facts.communication_by_name.clone()) {
         sentence(text, &words, terminal);
-    }
-}
-
-fn paint(text: &str, style: Style, terminal: &TerminalStyle) -> String {
-    if terminal.colour { format!("{style}{text}{style:#}") } else { text.to_string() }
-}
-
-impl TerminalStyle {
-    /// The most rows of a table of a section.
-    pub(super) fn rows(&self) -> usize {
-        self.top.unwrap_or(ROWS)
-    }
-}
-
-/// Adds the title of a section and an explanation of its numbers.
-fn heading(text: &mut String, title: &str, meaning: &str, terminal: &TerminalStyle) {
-    let style = Style::new().bold();
-    text.push('\n');
-    for (i, line) in wrap(&format!("{title} — {meaning}"), terminal.width).iter().enumerate() {
-        let line = if i == 0 { line.replacen(title, &paint(title, style, terminal), 1) } else { line.clone() };
-        text.push_str(&line);
-        text.push('\n');
-    }
-}
-
-/// Adds a sentence to a section, indented and wrapped.
-fn sentence(text: &mut String, words: &str, terminal: &TerminalStyle) {
-    for (i, line) in wrap(words, terminal.width.saturating_sub(4)).iter().enumerate() {
-        text.push_str(if i == 0 { "  " } else { "    " });
-        text.push_str(line);
-        text.push('\n');
     }
 }

@@ -6,8 +6,7 @@ use anstyle::{AnsiColor, Style};
 use trace::{FindingRow, OmissionRow, Severity};
 
 use crate::grid::Grid;
-use crate::summary::sections::{bias, not_shown, verdict_style};
-use crate::summary::{TerminalStyle, paint, sentence};
+use crate::summary::style::{TerminalStyle, bias, not_shown, paint, sentence, verdict_style};
 use model::analysis::{Analysis, RankIdentity, VerdictKind};
 use model::rank_order::by_prominence;
 use model::units::{ns, omission as omission_line, omission_kind, plural, ranks, ranks_named, shorten, wrap};

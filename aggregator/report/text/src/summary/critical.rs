@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::{CriticalPathRow, JobPathRow, PathKind, Unexplained};
 
-use crate::summary::{TerminalStyle, sentence};
+use crate::summary::style::{TerminalStyle, sentence};
 use model::analysis::Analysis;
 use model::units::{ns, plural};
 

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use trace::GpuUtilizationRow;
 
 use crate::grid::Grid;
-use crate::summary::sections::{choose, not_shown};
-use crate::summary::{TerminalStyle, heading, sentence};
+use crate::summary::style::{TerminalStyle, choose, heading, not_shown, sentence};
 use model::analysis::{Analysis, Tables};
 use model::stats::median_of_sorted;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::ExposedCommRow;
 
-use crate::summary::{TerminalStyle, sentence};
+use crate::summary::style::{TerminalStyle, sentence};
 use model::analysis::Analysis;
 use model::units::ns;
 

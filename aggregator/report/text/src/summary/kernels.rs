@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use trace::{KernelStatsRow, OpStatsRow};
 
 use crate::grid::Grid;
-use crate::summary::sections::not_shown;
-use crate::summary::{TerminalStyle, heading, sentence};
+use crate::summary::style::{TerminalStyle, heading, not_shown, sentence};
 use model::analysis::Analysis;
 use model::units::{count, ranks};
 

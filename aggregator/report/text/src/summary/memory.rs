@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use trace::MemoryPeakRow;
 
 use crate::grid::Grid;
-use crate::summary::sections::{choose, not_shown};
-use crate::summary::{TerminalStyle, heading, sentence};
+use crate::summary::style::{TerminalStyle, choose, heading, not_shown, sentence};
 use model::analysis::Analysis;
 use model::units::{bytes, plural};
 

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use trace::ModuleStatsRow;
 
 use crate::grid::Grid;
-use crate::summary::sections::not_shown;
-use crate::summary::{TerminalStyle, heading};
+use crate::summary::style::{TerminalStyle, heading, not_shown};
 use model::analysis::Analysis;
 use model::units::count;
 

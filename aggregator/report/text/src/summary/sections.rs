@@ -2,42 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anstyle::{AnsiColor, Style};
-use trace::{BucketTimingRow, OmissionRow, StandsOn, StragglerRow, Verdict};
+use trace::{BucketTimingRow, OmissionRow, StandsOn, StragglerRow};
 
 use crate::grid::Grid;
 use crate::summary::brief::sums;
 use crate::summary::exposed::by_origin;
-use crate::summary::{TerminalStyle, heading, sentence};
+use crate::summary::style::{TerminalStyle, bias, choose, heading, not_shown, sentence, verdict_style};
 use model::analysis::Analysis;
 use model::rank_order::by_prominence;
 use model::stats::lower_median;
 use model::units::{bytes, count, ns, omission as omission_line, omission_kind, plural};
-
-pub(super) fn verdict_style(analysis: &Analysis, rank: i32) -> Style {
-    let rows = &analysis.tables.stragglers;
-    let row = rows.binary_search_by_key(&rank, |s| s.rank).ok().map(|at| &rows[at]);
-    match row.and_then(|s| s.verdict.known()) {
-        Some(Verdict::Cause) => Style::new().fg_color(Some(AnsiColor::Red.into())),
-        Some(Verdict::Undecided) => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
-        _ => Style::new(),
-    }
-}
-
-/// Returns the `top` most important keys, sorted.
-pub(super) fn choose<K: Ord + Copy, I: Ord>(keys: Vec<K>, top: usize, importance: impl Fn(&K) -> I) -> Vec<K> {
-    let mut chosen = keys;
-    chosen.sort_by_cached_key(|k| (importance(k), *k));
-    chosen.truncate(top);
-    chosen.sort_unstable();
-    chosen
-}
-
-pub(super) fn not_shown(text: &mut String, n: usize, noun: &str, terminal: &TerminalStyle) {
-    if n > 0 {
-        sentence(text, &format!("{} not shown (--top)", plural(n, &format!("more {noun}"))), terminal);
-    }
-}
 
 /// Prints the hidden share of communication, and the cost of collectives by operation and size.
 pub(super) fn overlap(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
@@ -187,12 +161,6 @@ pub(super) fn stragglers(text: &mut String, analysis: &Analysis, terminal: &Term
 
 fn short_z(z: f64) -> String {
     if z.abs() <= 100.0 { format!("{z:.1}") } else { format!("{} 100", if z > 0.0 { ">" } else { "<−" }) }
-}
-
-/// The largest further error of clocks in words; empty if it is not above `least_ns`.
-pub(super) fn bias<'a>(fits: impl IntoIterator<Item = &'a trace::ClockFitRow>, least_ns: i64) -> String {
-    let bias = fits.into_iter().filter_map(|fit| fit.bias_ns).max().filter(|bias| *bias > least_ns);
-    bias.map_or(String::new(), |bias| format!(", up to {} more if a rank always leaves late", ns(bias)))
 }
 
 /// Prints the accuracy of the clocks.
