@@ -219,6 +219,5 @@ pub const CIRCLES: &[(&str, &str)] = &[
         "crate, clocks, communication, devices, exposed_communication, first_steps, full_queue, hang, idle_devices, input, kernels, late_gathers, launch_bound, lost_rows, memory, narrow_kernels, occupancy, overhead, partly_recorded, scattered_waits, stages, straggler, sync_stalls",
     ),
     ("aggregator/findings", "headline, headline::lines"),
-    ("aggregator/report/timeline", "perfetto, perfetto::rank"),
     ("tests", "layers, layers::components"),
 ];

@@ -8,9 +8,9 @@ use trace::rank::Details;
 use trace::{FlowKind, Text, TimingSource};
 
 use crate::perfetto::annotations::{Annotations, Annotator};
+use crate::perfetto::job::{Job, JobInstance, RankTimes, Shared};
 use crate::perfetto::lanes::Lanes;
 use crate::perfetto::packets::{Annotation, Category, Counts, Name, Rank as RankId, Sequence, Slice, Track, Value};
-use crate::perfetto::{Job, JobInstance, RankTimes, Shared};
 use model::in_order::{Closed, Sink};
 use model::scope::Scope;
 use model::steps::host_windows;
