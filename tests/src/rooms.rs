@@ -214,10 +214,5 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
 pub const CIRCLES: &[(&str, &str)] = &[
     ("aggregator/account", "messages, nodes"),
     ("aggregator/account", "replay, variation"),
-    (
-        "aggregator/findings",
-        "crate, clocks, communication, devices, exposed_communication, first_steps, full_queue, hang, idle_devices, input, kernels, late_gathers, launch_bound, lost_rows, memory, narrow_kernels, occupancy, overhead, partly_recorded, scattered_waits, stages, straggler, sync_stalls",
-    ),
-    ("aggregator/findings", "headline, headline::lines"),
     ("tests", "layers, layers::components"),
 ];

@@ -3,7 +3,8 @@
 
 use trace::{FindingRow, Severity};
 
-use crate::{Context, finding};
+use crate::finding::finding;
+use crate::registry::Context;
 use model::analysis::Analysis;
 use model::units::{plural, ranks_named};
 

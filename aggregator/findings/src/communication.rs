@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use trace::name_rules::function_of;
-use trace::{FindingRow, Severity, Text};
+use trace::{FindingRow, Severity};
 
-use crate::{Context, finding, share};
-use measure::communication::{CommunicationEvidence, SUSPECT_OVERLAP_PCT, SUSPECT_TIME_PCT, Suspect};
+use crate::finding::{finding, share};
+use crate::rank_facts::Suspects;
+use crate::registry::Context;
+use measure::communication::{CommunicationEvidence, SUSPECT_OVERLAP_PCT, SUSPECT_TIME_PCT};
 use model::units::{ns, plural, ranks_named};
 
 kind! {
@@ -36,28 +38,6 @@ pub fn by_name_alone<'a>(ranks: impl Iterator<Item = &'a CommunicationEvidence>)
             longest(by_function)
         )
     })
-}
-
-/// The kernels of all ranks that may communicate.
-#[derive(Debug, Default)]
-pub(crate) struct Suspects {
-    by_name: BTreeMap<Text, Suspect>,
-    on_ranks: Vec<i32>,
-}
-
-impl Suspects {
-    pub(super) fn of<'a>(ranks: impl Iterator<Item = (i32, &'a CommunicationEvidence)>) -> Self {
-        let Self { mut by_name, mut on_ranks } = Self::default();
-        for (rank, (name, suspect)) in ranks.flat_map(|(rank, found)| found.suspects.iter().map(move |s| (rank, s))) {
-            on_ranks.push(rank);
-            let sum: &mut Suspect = by_name.entry(name.clone()).or_default();
-            sum.total_ns = sum.total_ns.saturating_add(suspect.total_ns);
-            sum.overlap_ns = sum.overlap_ns.saturating_add(suspect.overlap_ns);
-            sum.device_ns = sum.device_ns.saturating_add(suspect.device_ns);
-        }
-        on_ranks.dedup();
-        Self { by_name, on_ranks }
-    }
 }
 
 fn possible(context: &Context<'_>) -> Option<FindingRow> {
@@ -108,7 +88,8 @@ fn longest(by_function: BTreeMap<String, i64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OfRanks;
+    use crate::rank_facts::OfRanks;
+    use measure::communication::Suspect;
     use model::analysis::Analysis;
     use model::options::Options;
 

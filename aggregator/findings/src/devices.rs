@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{place, share, step_rows};
+use crate::finding::{place, share, step_rows};
 use model::analysis::Analysis;
 use model::units::ranks_named;
 

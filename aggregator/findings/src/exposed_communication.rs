@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use trace::{FindingRow, Severity};
 
-use crate::{Context, finding, place, saving, share, step_rows};
+use crate::finding::{finding, place, saving, share, step_rows};
+use crate::registry::Context;
 use model::units::ns;
 
 kind! {

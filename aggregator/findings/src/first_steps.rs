@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use trace::{FindingRow, Severity, StepBreakdownRow};
 
-use crate::{Context, finding, step_rows};
+use crate::finding::{finding, step_rows};
+use crate::registry::Context;
 use model::analysis::Analysis;
 use model::stats::{lower_median, robust_sigma_of_sorted};
 use model::units::{ns, plural, ranks};

@@ -2,7 +2,8 @@
 
 use trace::{FindingRow, Severity};
 
-use crate::{Context, finding, place};
+use crate::finding::{finding, place};
+use crate::registry::Context;
 use measure::device::FULL_QUEUE_LENGTH;
 use model::units::ns;
 

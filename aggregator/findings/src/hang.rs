@@ -2,7 +2,8 @@
 
 use trace::{FindingRow, Severity, UnfinishedRow};
 
-use crate::{Context, finding};
+use crate::finding::finding;
+use crate::registry::Context;
 use model::analysis::{Analysis, Verdict, VerdictKind};
 use model::units::{plural, ranks, ranks_named};
 

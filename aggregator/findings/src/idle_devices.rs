@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use trace::{FindingRow, IdleCategory, Severity};
 
 use crate::devices::{DeviceTime, devices_named, most_idle};
-use crate::{Context, finding, place, saving};
+use crate::finding::{finding, place, saving};
+use crate::registry::Context;
 use model::analysis::Analysis;
 use model::units::{ns, plural};
 

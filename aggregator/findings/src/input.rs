@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use trace::{FindingRow, InputGapRow, Severity};
 
-use crate::{Context, finding, saving, share, step_rows};
+use crate::finding::{finding, saving, share, step_rows};
+use crate::registry::Context;
 use model::stats::lower_median;
 use model::units::{ns, plural};
 

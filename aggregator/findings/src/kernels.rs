@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use trace::{FindingRow, KernelStatsRow, Severity, WorkType};
 
-use crate::{Context, finding, place, saving, short_name};
+use crate::finding::{finding, place, saving, short_name};
+use crate::registry::Context;
 use model::units::{ns, plural};
 
 kind! {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use trace::{FindingRow, Severity};
 
 use crate::devices::{devices_named, most_idle};
-use crate::{Context, finding, saving, share, short_name};
+use crate::finding::{finding, saving, share, short_name};
+use crate::registry::Context;
 use model::units::ns;
 
 kind! {

@@ -2,7 +2,8 @@
 
 use trace::{FindingRow, MemoryGrowthRow, MemoryPeakRow, Severity};
 
-use crate::{Context, finding, place};
+use crate::finding::{finding, place};
+use crate::registry::Context;
 use measure::memory::growth::{MAX_SCATTER, MIN_GROWTH_BYTES, MIN_Z};
 use model::units::{bytes, plural};
 
@@ -125,7 +126,7 @@ fn fragmentation(context: &Context<'_>) -> Option<FindingRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OfRanks;
+    use crate::rank_facts::OfRanks;
     use model::analysis::Analysis;
     use model::options::Options;
 

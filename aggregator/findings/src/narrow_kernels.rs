@@ -3,7 +3,8 @@
 use trace::{FindingRow, GpuUtilizationRow, KernelStatsRow, Severity};
 
 use crate::devices::devices_named;
-use crate::{Context, finding, place, saving};
+use crate::finding::{finding, place, saving};
+use crate::registry::Context;
 
 kind! {
     /// Kernels leave most of a device idle.

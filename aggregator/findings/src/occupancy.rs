@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{FindingRow, KernelStatsRow, OccupancyLimit, Severity, Word, WorkType};
 
+use crate::finding::{finding, short_name, step_rows};
 use crate::kernels::SLOW_KERNEL_SHARE;
-use crate::{Context, finding, short_name, step_rows};
+use crate::registry::Context;
 use model::analysis::Analysis;
 use model::limits::Limits;
 use model::units::{ns, plural, ranks};

@@ -1,13 +1,11 @@
 //! The cost of profiling itself.
 
-use std::collections::BTreeMap;
-
 use trace::name_rules::is_work_of_profiler;
-use trace::{FindingRow, Severity, StepBreakdownRow};
+use trace::{FindingRow, Severity};
 
-use crate::{Context, finding, saving, share};
-use measure::overhead::StepOverhead;
-use measure::part::RankPart;
+use crate::finding::{finding, saving};
+use crate::rank_facts::LEAST_PCT;
+use crate::registry::Context;
 use model::units::{ns, plural, ranks};
 
 kind! {
@@ -15,69 +13,6 @@ kind! {
     ///
     /// The mean time in a step of the profiler's own work, on the named rank; not that of the driver.
     PROFILING_OVERHEAD: "profiling-overhead", by profiling_overhead
-}
-
-/// Smallest share of a step that matters, in percent: a smaller cost has no finding.
-const LEAST_PCT: f64 = 1.0;
-
-/// The overhead of a rank in one step.
-struct Cost<'a> {
-    rank: i32,
-    step: i32,
-    wall_ns: i64,
-    overhead: &'a StepOverhead,
-}
-
-impl Cost<'_> {
-    fn pct(&self) -> f64 {
-        share(&(self.overhead.total_ns, self.wall_ns))
-    }
-}
-
-/// The overhead in the step where its share is largest, with the steps and the number of ranks where it matters.
-#[derive(Debug)]
-pub(crate) struct Overhead {
-    rank: i32,
-    step: i32,
-    wall_ns: i64,
-    of_step: StepOverhead,
-    /// The part of it in idle time of that step.
-    idle_ns: i64,
-    /// The profiler's own work in a step of that rank.
-    own_ns: i64,
-    /// The steps of that rank in which it matters.
-    steps: Vec<i32>,
-    /// The number of ranks on which it matters, and of all ranks.
-    on_ranks: usize,
-    of_ranks: usize,
-}
-
-impl Overhead {
-    /// `None` if it takes too little of every step. `breakdown` has the steps of all ranks, in the order of ranks.
-    pub(super) fn of(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Option<Self> {
-        let costs: Vec<Cost<'_>> = parts.iter().flat_map(|part| costs_of(part, breakdown)).collect();
-        let over: Vec<&Cost<'_>> = costs.iter().filter(|cost| cost.pct() >= LEAST_PCT).collect();
-        let worst = over.iter().copied().max_by(|a, b| a.pct().total_cmp(&b.pct()))?;
-        let of_rank = |cost: &&&Cost<'_>| cost.rank == worst.rank;
-        let mut on_ranks: Vec<i32> = over.iter().map(|cost| cost.rank).collect();
-        on_ranks.dedup();
-        let part = parts.iter().find(|part| part.outline.info.rank == worst.rank)?;
-        Some(Self {
-            rank: worst.rank,
-            step: worst.step,
-            wall_ns: worst.wall_ns,
-            of_step: worst.overhead.clone(),
-            idle_ns: idle_part(steps_of(part, breakdown), worst.step),
-            own_ns: own_ns_per_step(part, breakdown),
-            steps: over.iter().filter(of_rank).map(|cost| cost.step).collect(),
-            on_ranks: on_ranks.len(),
-            of_ranks: parts.len(),
-        })
-    }
-
-    fn pct(&self) -> f64 {
-        share(&(self.of_step.total_ns, self.wall_ns))
-    }
 }
 
 /// This time is stated as a part of the idle time, and no finding blames the job for it.
@@ -125,44 +60,14 @@ fn profiling_overhead(context: &Context<'_>) -> Option<FindingRow> {
     Some(if own.is_empty() { found } else { saving(worst.own_ns, found) })
 }
 
-/// The overhead in each step of a rank whose length is known.
-fn costs_of<'a>(part: &'a RankPart, breakdown: &[StepBreakdownRow]) -> impl Iterator<Item = Cost<'a>> + use<'a> {
-    let mut walls: BTreeMap<i32, i64> = BTreeMap::new();
-    for row in steps_of(part, breakdown) {
-        let wall = walls.entry(row.step.unwrap_or(-1)).or_default();
-        *wall = row.wall_ns.max(*wall);
-    }
-    let rank = part.outline.info.rank;
-    part.overhead.iter().filter_map(move |(step, overhead)| {
-        let wall_ns = walls.get(step).copied().filter(|wall| *wall > 0)?;
-        Some(Cost { rank, step: *step, wall_ns, overhead })
-    })
-}
-
-fn steps_of<'a>(part: &RankPart, breakdown: &'a [StepBreakdownRow]) -> &'a [StepBreakdownRow] {
-    let rank = part.outline.info.rank;
-    let from = breakdown.partition_point(|row| row.rank < rank);
-    &breakdown[from..from + breakdown[from..].partition_point(|row| row.rank == rank)]
-}
-
-/// The largest idle time of a device in a step that overhead covers.
-fn idle_part(rows: &[StepBreakdownRow], step: i32) -> i64 {
-    let of_step = |row: &&StepBreakdownRow| row.step == Some(step);
-    rows.iter().filter(of_step).map(|row| row.overhead_ns).max().unwrap_or(0)
-}
-
-/// The profiler's own work in a step of the rank: the mean over its steps.
-fn own_ns_per_step(part: &RankPart, breakdown: &[StepBreakdownRow]) -> i64 {
-    let names = part.overhead.values().flat_map(|step| &step.by_name);
-    let own = names.filter(|(name, _)| is_work_of_profiler(name)).map(|(_, (_, ns))| *ns).fold(0, i64::saturating_add);
-    let steps = steps_of(part, breakdown).iter().filter_map(|row| row.step).filter(|step| *step >= 0);
-    own / (steps.collect::<std::collections::BTreeSet<i32>>().len().max(1) as i64)
-}
-
 #[cfg(test)]
 mod tests {
+    use trace::StepBreakdownRow;
+
     use super::*;
-    use crate::OfRanks;
+    use crate::rank_facts::OfRanks;
+    use measure::overhead::StepOverhead;
+    use measure::part::RankPart;
     use model::analysis::Analysis;
     use model::options::Options;
 

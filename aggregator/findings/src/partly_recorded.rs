@@ -2,7 +2,8 @@
 
 use trace::{FindingRow, Severity};
 
-use crate::{Context, finding};
+use crate::finding::finding;
+use crate::registry::Context;
 
 kind! {
     /// Recording was off during a part of the program.

@@ -2,8 +2,9 @@
 
 use trace::{FindingRow, Severity};
 
+use crate::finding::{finding, saving};
 use crate::headline::SCATTERED_WAITS_PCT;
-use crate::{Context, finding, saving};
+use crate::registry::Context;
 use model::analysis::VerdictKind;
 
 kind! {

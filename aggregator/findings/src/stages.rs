@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{FindingRow, Level, Severity};
 
+use crate::finding::{finding, saving, step_rows};
 use crate::headline::{Place, share_of_step};
-use crate::{Context, finding, saving, step_rows};
+use crate::registry::Context;
 use model::analysis::{Analysis, Verdict, VerdictKind};
 use model::stats::lower_median;
 use model::units::{ns, ranks_named};

@@ -2,8 +2,9 @@
 
 use trace::{FindingRow, Severity};
 
+use crate::finding::{finding, saving};
 use crate::headline::is_without_cost;
-use crate::{Context, finding, saving};
+use crate::registry::Context;
 use model::analysis::VerdictKind;
 
 kind! {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use trace::{FindingRow, Severity, Verdict};
 
 use crate::devices::DeviceTime;
-use crate::{Context, finding, saving, share};
+use crate::finding::{finding, saving, share};
+use crate::registry::Context;
 use model::units::{ns, plural};
 
 kind! {

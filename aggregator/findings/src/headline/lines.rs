@@ -3,7 +3,7 @@
 use trace::{KernelStatsRow, Reason, StragglerRow, Verdict as RankVerdict, Word};
 
 use super::level::Found as Level;
-use super::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
+use super::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
 use crate::slow_kernels::slow_kernels;
 use model::analysis::{Facts, Verdict, VerdictKind};
 use model::thresholds::Thresholds;
