@@ -18,23 +18,7 @@ use std::{fs, io};
 
 use scan::{Scanned, scan};
 
-pub use components::Component;
-
-/// Path of a module below its crate's root; the root's is empty.
-pub type ModulePath = Vec<String>;
-
-/// One use of another module's item.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Arrow {
-    /// Module that imports.
-    pub from: ModulePath,
-    /// Module that defines what is imported.
-    pub to: ModulePath,
-    /// File of the importing module, relative to the crate's sources.
-    pub file: String,
-    /// Line of the import.
-    pub line: usize,
-}
+pub use components::{Arrow, Component, ModulePath, shown};
 
 /// A folder (or file) directly below a crate's root, and those beside it whose items it may use.
 pub type Room<'a> = (&'a str, &'a [&'a str]);
@@ -84,11 +68,6 @@ fn module_of(file: &str, has_lib: bool) -> Option<ModulePath> {
         path.pop();
     }
     Some(path)
-}
-
-/// A module as text, for messages: `a::b`, or `crate` for the root.
-pub fn shown(path: &[String]) -> String {
-    if path.is_empty() { "crate".to_string() } else { path.join("::") }
 }
 
 impl Modules {

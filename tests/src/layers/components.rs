@@ -1,9 +1,28 @@
-//! Strongly connected components of a graph of modules: sets in which every module reaches every other.
+//! A graph of modules, and its strongly connected components: sets in which every module reaches every other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Arrow, ModulePath, shown};
+/// Path of a module below its crate's root; the root's is empty.
+pub type ModulePath = Vec<String>;
+
+/// One use of another module's item.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Arrow {
+    /// Module that imports.
+    pub from: ModulePath,
+    /// Module that defines what is imported.
+    pub to: ModulePath,
+    /// File of the importing module, relative to the crate's sources.
+    pub file: String,
+    /// Line of the import.
+    pub line: usize,
+}
+
+/// A module as text, for messages: `a::b`, or `crate` for the root.
+pub fn shown(path: &[String]) -> String {
+    if path.is_empty() { "crate".to_string() } else { path.join("::") }
+}
 
 /// Files that reach each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
