@@ -4,6 +4,7 @@ use trace::{FindingRow, Severity, UnfinishedRow};
 
 use crate::finding::finding;
 use crate::registry::Context;
+use hang::stuck::Stuck;
 use model::analysis::{Analysis, Verdict, VerdictKind};
 use model::units::{plural, ranks, ranks_named};
 
@@ -16,14 +17,12 @@ fn found(context: &Context<'_>) -> Option<FindingRow> {
     hang(context.analysis)
 }
 
-/// The first collective in which some ranks wait and another rank is missing; without such a collective, the first in
-/// which all ranks wait.
 fn hang(analysis: &Analysis) -> Option<FindingRow> {
     let rows = &analysis.tables.unfinished_collectives;
-    let row = rows.first()?;
+    let Stuck { collective: row, missing } = Stuck::of(rows)?;
     let or_empty = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
     let (done, started) = (or_empty(&row.done), or_empty(&row.started));
-    let (enqueued, missing) = (or_empty(&row.enqueued), or_empty(&row.missing));
+    let enqueued = or_empty(&row.enqueued);
     let cut = &analysis.facts.recording_was_cut;
     // A job that hung and was killed looks like one that was stopped, so this comes before any blame.
     let before =
@@ -82,20 +81,14 @@ pub fn unfinished_in_words(row: &UnfinishedRow) -> String {
     }
 }
 
-/// Makes a collective from which ranks are missing the headline. How fast the steps before it were is the lesser question. A recording
-/// that was cut may show ranks that were stopped one after the other, so it keeps a verdict that names a rank,
-/// unless the difference of that rank may be chance or fewer than `min_steps` steps show it.
+/// Makes a collective from which ranks are missing the headline, if it [precedes](Stuck::precedes) the verdict. How fast the
+/// steps before it were is the lesser question.
 pub fn take_headline(analysis: &mut Analysis, min_steps: usize) {
-    let Some(row) = analysis.tables.unfinished_collectives.first().filter(|row| !row.rows_lost) else { return };
-    let missing = row.missing.clone().unwrap_or_default();
     let verdict = &analysis.verdict;
     let was_cut = !analysis.facts.recording_was_cut.is_empty();
-    let enough_steps = usize::try_from(verdict.steps).is_ok_and(|steps| steps >= min_steps);
-    let suspects_rank = !verdict.suspects.is_empty() && !verdict.within_variation && enough_steps;
-    let names_rank = !verdict.causes.is_empty() || suspects_rank;
-    if missing.is_empty() || was_cut && names_rank {
-        return;
-    }
+    let stuck = Stuck::of(&analysis.tables.unfinished_collectives);
+    let Some(stuck) = stuck.filter(|stuck| stuck.precedes(verdict, was_cut, min_steps)) else { return };
+    let missing = stuck.missing.to_vec();
     let Some(found) = hang(analysis) else { return };
     let title = if was_cut { "HUNG OR STOPPED" } else { "HUNG" };
     let before = format!("{}: {}", verdict.title, verdict.sentence);

@@ -7,6 +7,9 @@
 //!  rank 2      not called                                           rank 2 waits for no rank: the culprit
 //! ```
 //!
+//! Rows of a run alone tell less: `unfinished` lists the collectives that did not end, and `stuck` decides whether that is a
+//! hang and who is blamed.
+//!
 //! A rank waits for another if it called an operation that has not ended and that the other has not called. A rank is
 //! a culprit if others wait for it and it waits for no rank. `state` holds the knowledge of each rank, `job` that of all ranks, `graph`
 //! the waits, `verdict` the culprits, and `mismatch` the operations on which ranks disagree.
@@ -19,6 +22,7 @@ pub mod report;
 pub mod rows;
 pub mod run;
 pub mod state;
+pub mod stuck;
 #[cfg(test)]
 mod tests;
 pub mod unfinished;

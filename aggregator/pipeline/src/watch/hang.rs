@@ -2,24 +2,17 @@
 
 use std::time::Duration;
 
-use trace::{CounterRow, Growing, UnfinishedRow};
+use trace::{CounterRow, Growing};
 
 use align::communicators::infer_communicators;
 use align::p2p_peers::peers_as_ranks;
 use findings::hang::unfinished_in_words;
 use formats::run_source::RunSource;
+use hang::stuck::{Stuck, is_overdue};
 use hang::unfinished::unfinished;
 use measure::part::RankPart;
 use model::RankOutline;
 use model::source::Source;
-
-/// Time without a finished step after which collectives in flight count as a hang.
-///
-/// A recorder writes a collective that is in flight for 2 s, and each rank writes what it did before. After 10 s the state
-/// of all ranks is on disk.
-const HANG_AFTER: Duration = Duration::from_secs(10);
-/// The same in multiples of the longest recent step.
-const HANG_AFTER_STEPS: u32 = 3;
 
 /// A collective that does not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +39,7 @@ impl Hangs {
 
     /// The collective that does not end, if no step has ended for too long. Rows are read only if some are new.
     pub(super) fn look(&mut self, growing: &Growing, is_new: bool, longest_ns: i64, now: Duration) -> Option<Hang> {
-        let longest = Duration::from_nanos(u64::try_from(longest_ns).unwrap_or(0));
-        let patience = HANG_AFTER.max(longest.saturating_mul(HANG_AFTER_STEPS));
-        if now.saturating_sub(self.last_step) < patience {
+        if !is_overdue(now.saturating_sub(self.last_step), longest_ns) {
             return None;
         }
         if is_new || self.found.is_none() {
@@ -69,7 +60,6 @@ fn find(source: &RunSource) -> Option<Hang> {
     peers_as_ranks(&mut outlines);
     infer_communicators(&mut outlines);
     let rows = unfinished(&parts, true);
-    let first: &UnfinishedRow = rows.first()?;
-    let missing = first.missing.clone().unwrap_or_default();
-    Some(Hang { words: unfinished_in_words(first), missing })
+    let stuck = Stuck::of(&rows)?;
+    Some(Hang { words: unfinished_in_words(stuck.collective), missing: stuck.missing.to_vec() })
 }
