@@ -34,6 +34,7 @@ pub const CRATES: &[Room<'_>] = &[
             "aggregator/model",
             "aggregator/align",
             "aggregator/measure",
+            "aggregator/topology",
             "aggregator/account",
             "aggregator/hang",
         ],

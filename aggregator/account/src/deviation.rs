@@ -7,7 +7,7 @@
 
 use crate::outliers::{is_positive, upper_outliers};
 use model::stats::{MEDIAN_SE_PER_MEAN_SE, at_least, median, robust_sigma, robust_sigma_by_place};
-use topology::baseline::Usual;
+use topology::same_work::Baseline;
 
 /// The distance of one rank from the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -61,7 +61,7 @@ impl Deviation {
 /// from the rank's own steps, because the other rank's series holds the same numbers with the other sign.
 ///
 /// Each rank is compared with the other usual ranks.
-pub(super) fn deviations(series: &[Vec<f64>], usual: &Usual) -> Vec<Option<Deviation>> {
+pub(super) fn deviations(series: &[Vec<f64>], usual: &Baseline) -> Vec<Option<Deviation>> {
     deviations_beside(series, None, usual)
 }
 
@@ -69,12 +69,12 @@ pub(super) fn deviations(series: &[Vec<f64>], usual: &Usual) -> Vec<Option<Devia
 pub(super) fn deviations_beside(
     series: &[Vec<f64>],
     is_slow: Option<&[bool]>,
-    usual: &Usual,
+    usual: &Baseline,
 ) -> Vec<Option<Deviation>> {
     let medians: Vec<Option<f64>> = series.iter().map(|v| median(v.iter().copied())).collect();
     let compared = medians.iter().flatten().count();
     let outliers = upper_outliers(&medians, usual.slow);
-    let Usual { is_usual, .. } = usual;
+    let Baseline { is_member: is_usual, .. } = usual;
     let is_slow = is_slow.unwrap_or(&outliers);
     let pooled: Vec<&[f64]> =
         series.iter().zip(is_usual).map(|(v, is_usual)| if *is_usual { &v[..] } else { &[] }).collect();
@@ -297,7 +297,7 @@ mod tests {
     fn slow_ranks_are_no_example_of_usual_ones() {
         let rank = |excess: f64| (0..6).map(|step| excess + f64::from(step % 3)).collect::<Vec<f64>>();
         let series: Vec<Vec<f64>> = (0..8).map(|at| rank(if at < 4 { 0.0 } else { 100.0 })).collect();
-        let chance = |is_slow: &[bool]| deviations_beside(&series, Some(is_slow), &Usual::all(8))[5].unwrap().chance;
+        let chance = |is_slow: &[bool]| deviations_beside(&series, Some(is_slow), &Baseline::all(8))[5].unwrap().chance;
         let half: Vec<bool> = (0..8).map(|at| at >= 4).collect();
         assert!(chance(&half) < 1e-8, "{}", chance(&half));
         assert!(chance(&[false; 8]) > 1e-3, "{}", chance(&[false; 8]));
@@ -307,14 +307,14 @@ mod tests {
     fn each_rank_is_compared_with_the_usual_ones() {
         let rank = |excess: f64| (0..6).map(|step| excess + f64::from(step % 3)).collect::<Vec<f64>>();
         let series: Vec<Vec<f64>> = [0.0, 100.0, 100.0, 1.0, 100.0].map(rank).into();
-        let usual = Usual { is_usual: vec![true, false, false, true, false], slow: 3 };
-        let is_slow: Vec<bool> = usual.is_usual.iter().map(|is_usual| !is_usual).collect();
-        let of = |rank: usize, usual: &Usual| deviations_beside(&series, Some(&is_slow), usual)[rank].unwrap();
+        let usual = Baseline { is_member: vec![true, false, false, true, false], slow: 3 };
+        let is_slow: Vec<bool> = usual.is_member.iter().map(|is_usual| !is_usual).collect();
+        let of = |rank: usize, usual: &Baseline| deviations_beside(&series, Some(&is_slow), usual)[rank].unwrap();
         let (found, fast) = (of(1, &usual), of(0, &usual));
         assert_eq!((found.effect_ns, found.spread_ns), (99.5, 0.5));
         assert!(found.chance < 1e-6, "{}", found.chance);
         assert_eq!(fast.effect_ns, -1.0, "rank 3 is the other one");
-        assert_eq!(of(1, &Usual::all(5)).effect_ns, 49.5, "half of the others are slow");
+        assert_eq!(of(1, &Baseline::all(5)).effect_ns, 49.5, "half of the others are slow");
     }
 
     /// To copy and sort the others for each rank would take 10¹⁰ values.
@@ -323,7 +323,7 @@ mod tests {
         let mut series: Vec<Vec<f64>> =
             (0..100_000).map(|rank| vec![f64::from(rank % 7), f64::from(rank % 5)]).collect();
         series[7] = vec![1e6, 1e6];
-        let found = deviations(&series, &Usual::all(series.len()));
+        let found = deviations(&series, &Baseline::all(series.len()));
         let outliers: Vec<usize> = (0..found.len()).filter(|rank| found[*rank].is_some_and(|d| d.outlier)).collect();
         assert_eq!(outliers, [7]);
         assert_eq!(found[7].map(|d| d.effect_ns), Some(1e6 - 2.0));

@@ -9,8 +9,8 @@ use crate::deviation::{Deviation, deviations};
 use measure::own_time::OwnTime;
 use model::stats::median;
 use model::thresholds::Thresholds;
-use topology::baseline::Usual;
 use topology::per_step::PerStep;
+use topology::same_work::Baseline;
 
 /// A host range that takes longer on one rank than on the others.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub(super) struct Ranges<'a> {
     parts: &'a [&'a OwnTime],
     per_step: PerStep,
     thresholds: &'a Thresholds,
-    usual: &'a Usual,
+    usual: &'a Baseline,
     /// For each rank and compared step, the position of the step in the part.
     rows: Vec<Vec<Option<usize>>>,
     /// For each range, the ranks that have it, ascending, each with the position of the range in its part.
@@ -90,7 +90,7 @@ pub(super) struct Compared {
 impl<'a> Ranges<'a> {
     /// The ranges of `parts` in `steps`. Ranks are compared with the usual ones.
     pub(super) fn of(
-        (parts, usual): (&'a [&'a OwnTime], &'a Usual),
+        (parts, usual): (&'a [&'a OwnTime], &'a Baseline),
         steps: &[i32],
         per_step: PerStep,
         thresholds: &'a Thresholds,
@@ -133,7 +133,7 @@ impl<'a> Ranges<'a> {
             at[*rank] = Some(*position);
         }
         let selves: Vec<Vec<Option<i64>>> = (0..self.parts.len()).map(|rank| self.self_times(rank, at[rank])).collect();
-        let (excess_ns, normal_ns) = above_others(&selves, &self.usual.is_usual);
+        let (excess_ns, normal_ns) = above_others(&selves, &self.usual.is_member);
         let series: Vec<Vec<f64>> = excess_ns.iter().map(|steps| steps.iter().flatten().copied().collect()).collect();
         let deviations = deviations(&series, self.usual);
         let evidence = |rank: usize| {
@@ -246,7 +246,7 @@ mod tests {
         };
         let parts = [part(0, &[("a", 5), ("b", 4), ("c", 1)]), part(1, &[("b", 2), ("d", 3)])];
         let (parts, thresholds): (Vec<&OwnTime>, _) = (parts.iter().collect(), Thresholds::default());
-        let usual = Usual::all(2);
+        let usual = Baseline::all(2);
         let mut ranges = Ranges::of((&parts, &usual), &[1], PerStep::of(&parts), &thresholds);
         assert_eq!((ranges.positions.len(), ranges.left_out), (4, 0));
         ranges.keep_longest(2);

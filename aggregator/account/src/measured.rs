@@ -45,7 +45,7 @@ pub(super) struct Measured<'a> {
 impl Measured<'_> {
     /// How far the own excess of each rank stands out, and whether that is known by collectives, because there are few steps.
     fn medians(&self, series: &[Vec<f64>], step_ns: i64, t: &Thresholds) -> (Medians, bool) {
-        let slow = self.join.usual.slow;
+        let slow = self.join.same_work.baseline.slow;
         if self.excess.steps.len() < t.min_steps {
             let pieces = Excess::by_collective(self.join, self.parts.len(), self.per_step);
             let by_collective = Medians::over_collectives(&series_of(&pieces), self.excess.steps.len(), step_ns);
@@ -112,7 +112,7 @@ impl Measured<'_> {
     /// The case of a rank in the steps in which it is late.
     fn case_in_steps(&self, delayed: Delayed, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Case {
         let excess = self.excess.only(&delayed.at);
-        let ranges = Ranges::of((self.parts, &self.join.usual), &excess.steps, self.per_step, t);
+        let ranges = Ranges::of((self.parts, &self.join.same_work.baseline), &excess.steps, self.per_step, t);
         let case =
             Measured { excess: &excess, ranges: &ranges, ..*self }.cases(suffered_ns, t).swap_remove(delayed.rank);
         let occasion =
@@ -262,9 +262,9 @@ impl Measured<'_> {
         let series = series_of(&excess.ns);
         let (medians, by_collectives) = self.medians(&series, step_ns, t);
         let standings = medians.standings();
-        let busy = busy_excess((parts, &self.join.usual.is_usual), &excess.steps, per_step);
+        let busy = busy_excess((parts, &self.join.same_work.baseline.is_member), &excess.steps, per_step);
         let is_slow: Vec<bool> = standings.iter().map(|standing| *standing == Standing::Certain).collect();
-        let owns = deviations_beside(&series, Some(&is_slow), &self.join.usual);
+        let owns = deviations_beside(&series, Some(&is_slow), &self.join.same_work.baseline);
         let least_effect_ns = |part: &OwnTime| {
             let error_ns = if part.has_device { t.device_error_ns } else { t.host_error_ns };
             (t.min_effect_pct / 100.0 * step_ns as f64).max(t.min_effect_errors * error_ns as f64)

@@ -61,7 +61,7 @@ pub(super) fn lane(instance: &Joined, a: &Arrival) -> Option<(bool, usize)> {
 
 impl Builder<'_> {
     pub(super) fn places(&self) -> Places {
-        let peers = self.peers();
+        let peers = self.join.same_work.peers(&self.join.instances);
         let mut places = Places::default();
         let mut counts: FxHashMap<(u32, i32, Way), usize> = FxHashMap::default();
         let mut at_place: FxHashMap<(i64, i32, (Way, usize)), usize> = FxHashMap::default();
@@ -69,7 +69,7 @@ impl Builder<'_> {
             let (rank, step) = (self.nodes[at].rank, self.instance(at).step);
             let (Some(step), Some(peers)) = (step, peers[rank as usize]) else { continue };
             let way = lane(self.instance(at), self.arrival(at));
-            let way = way.map(|(is_sender, peer)| (is_sender, self.join.stages[peer]));
+            let way = way.map(|(is_sender, peer)| (is_sender, self.join.same_work.stages[peer]));
             let count = counts.entry((rank, step, way)).or_default();
             let numbered = (way, std::mem::replace(count, *count + 1));
             let place = *at_place.entry((peers, step, numbered)).or_insert(places.alike.len());

@@ -104,7 +104,7 @@ impl<'a> Builder<'a> {
             by_instance[*i as usize][*a as usize] = at;
         }
         let of = keys.into_iter().map(|(_, a)| a).collect();
-        Self { join, ranks: join.stages.len(), max_queue_gap_ns, nodes, of, by_instance }
+        Self { join, ranks: join.same_work.stages.len(), max_queue_gap_ns, nodes, of, by_instance }
     }
 
     pub(super) fn instance(&self, at: usize) -> &'a Joined {
@@ -315,7 +315,7 @@ impl<'a> Builder<'a> {
         for alike in alike {
             let known = || alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns().is_some());
             let works = known().map(|at| (self.nodes[at].rank as usize, (self.nodes[at].waited, self.nodes[at].work)));
-            let works = self.join.usual.of(works);
+            let works = self.join.same_work.baseline.of(works);
             let mut all_ns: Vec<i64> = works.iter().map(|(_, work)| work.own_ns).collect();
             all_ns.sort_unstable();
             let Some(own_ns) = all_ns.get(all_ns.len().saturating_sub(1) / 2).copied() else { continue };
@@ -373,7 +373,7 @@ impl<'a> Builder<'a> {
         for alike in alike.iter().filter(|alike| alike.len() > 1) {
             let known = alike.iter().map(|at| *at as usize).filter(|at| self.arrival(*at).own_ns().is_some());
             let of_ranks = known.map(|at| (self.nodes[at].rank as usize, since_ns[at]));
-            let median_ns = lower_median(self.join.usual.of(of_ranks));
+            let median_ns = lower_median(self.join.same_work.baseline.of(of_ranks));
             alike.iter().for_each(|at| typical_ns[*at as usize] = median_ns);
         }
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| has_lane[node.rank as usize]) {
@@ -392,40 +392,25 @@ impl<'a> Builder<'a> {
     }
 
     /// The nodes that are compared with each other. Ranks do the same work before a collective in which all have the same
-    /// role, and before its [`Kin`](super::kin). Before another, those do that share a communicator or whose communicators are kin, at
-    /// the same place of the step.
+    /// role, and before its [replicas](topology::same_work::Replicas). Before another, those do that share a communicator or
+    /// whose communicators are replicas, at the same place of the step.
     pub(super) fn alike(&self) -> Vec<Vec<u32>> {
         let of_stages = |together: &Vec<u32>| {
             let mut stages: FxHashMap<usize, Vec<u32>> = FxHashMap::default();
             for at in together.iter().flat_map(|at| &self.by_instance[*at as usize]) {
-                stages.entry(self.join.stages[self.nodes[*at as usize].rank as usize]).or_default().push(*at);
+                stages.entry(self.join.same_work.stages[self.nodes[*at as usize].rank as usize]).or_default().push(*at);
             }
             stages.into_values()
         };
-        // Kin are symmetric, all or none of them.
+        // Replicas are symmetric, all or none of them.
         let is_symmetric = |together: &&Vec<u32>| self.join.instances[together[0] as usize].symmetric;
-        let mut alike: Vec<Vec<u32>> = self.join.kin.together.iter().filter(is_symmetric).flat_map(of_stages).collect();
+        let mut alike: Vec<Vec<u32>> =
+            self.join.same_work.replicas.together.iter().filter(is_symmetric).flat_map(of_stages).collect();
         let places = self.places();
         alike.extend(places.alike.into_iter().filter(|nodes| nodes.len() > 1));
         let mut is_compared = vec![false; self.nodes.len()];
         alike.iter().flatten().for_each(|at| is_compared[*at as usize] = true);
         alike.extend((0..self.nodes.len() as u32).filter(|at| !is_compared[*at as usize]).map(|at| vec![at]));
         alike
-    }
-
-    /// For each rank the smallest communicator whose ranks have the same role; of its kin, the lowest.
-    pub(super) fn peers(&self) -> Vec<Option<i64>> {
-        let mut smallest: Vec<Option<(usize, i64)>> = vec![None; self.ranks];
-        let stage = |a: &Arrival| self.join.stages[a.rank];
-        let is_one_stage = |i: &Joined| i.arrivals.windows(2).all(|pair| stage(&pair[0]) == stage(&pair[1]));
-        for instance in self.join.instances.iter().filter(|i| i.symmetric && i.arrivals.len() > 1 && is_one_stage(i)) {
-            let this = Some((instance.arrivals.len(), instance.comm_id));
-            for a in &instance.arrivals {
-                if smallest[a.rank].is_none() || this < smallest[a.rank] {
-                    smallest[a.rank] = this;
-                }
-            }
-        }
-        smallest.into_iter().map(|found| found.map(|(_, comm_id)| self.join.kin.family(comm_id))).collect()
     }
 }

@@ -24,7 +24,6 @@ use topology::arrivals::Joined;
 use topology::excess::Excess;
 use topology::join::{Join, by_rank};
 use topology::per_step::PerStep;
-use topology::usual::usual;
 use topology::{ClockError, ToGlobal};
 
 /// Judges all ranks.
@@ -55,8 +54,8 @@ pub fn reduce_replayed<K>(
     forget_stretches(&mut own_time);
     let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
-    let ranges = Ranges::of((&parts, &join.usual), &excess.steps, per_step, thresholds);
-    let replayed = Replayed::of(replay, &parts, &join.stages, per_step);
+    let ranges = Ranges::of((&parts, &join.same_work.baseline), &excess.steps, per_step, thresholds);
+    let replayed = Replayed::of(replay, &parts, &join.same_work.stages, per_step);
     let replay = &replayed.replay;
     let alone_ns = alone_ns(replay, on_paths);
     let measured = Measured {
@@ -102,7 +101,7 @@ pub fn reduce_replayed<K>(
         before_recording_ns: charges.before_recording_ns,
         together: measured.together_ns(replay, &verdicts, (&works, &transfers.slow)).map(|ns| judged.together(ns)),
         moving,
-        usual: join.faster_group().map(|rank| parts[rank].rank).collect(),
+        usual: join.same_work.faster_group().map(|rank| parts[rank].rank).collect(),
         omissions: omissions(&join, &excess, &parts, &left_out),
         ..Stragglers::default()
     };
@@ -160,11 +159,7 @@ impl Followed {
         }
         give_back(on_paths);
         let parts = by_rank(own_time);
-        let mut excess = Excess::of(&join, parts.len(), per_step);
-        join.usual = usual(&excess, &join.stages, step_ns(&parts));
-        if join.usual.is_usual.contains(&false) {
-            excess = Excess::of(&join, parts.len(), per_step);
-        }
+        let excess = Excess::above_baseline(&mut join, parts.len(), per_step, step_ns(&parts));
         let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
         let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
         give_back(on_paths);

@@ -98,7 +98,7 @@ impl Replay {
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
             bucket_of: join.instances.iter().map(bucket_of).collect(),
             has_sends: join.instances.iter().any(|instance| instance.op == Op::Send),
-            ranks: join.stages.len(),
+            ranks: join.same_work.stages.len(),
             max_queue_gap_ns,
             nodes,
         };

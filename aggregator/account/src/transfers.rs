@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   rank 0   ##[~AAA]###             group 0, 1   ##[BBBB]
-//!   rank 1   ###[AAA]###             group 2, 3   ##[BBBBBBBB]      takes longer than its sibling
+//!   rank 1   ###[AAA]###             group 2, 3   ##[BBBBBBBB]      takes longer than its replica
 //!   rank 2   ###[AAAAAA]###          leaves later than the others
 //! ```
 //!
@@ -12,7 +12,7 @@
 //!   neither is typical: threads that share two cores leave at different times in every step. An excess counts only beyond the
 //!   errors of the clocks. Clocks that are fitted to departures hide a rank that always leaves late: it shows only if clocks are
 //!   known otherwise, as on one host.
-//! * **Slow groups**: communicators are compared with their *siblings*, which have as many ranks, none of them in common, and
+//! * **Slow groups**: communicators are compared with their *replicas*, which have as many ranks, none of them in common, and
 //!   as many collectives in each step. Only collectives of the same operation and size are compared. A group transfers for as
 //!   long as its shortest rank is inside the collective, in that rank's own clock: the last rank to arrive waits for no other.
 //!   A job with one communicator that is slow as a whole has nothing to be compared with. A message is a collective of two ranks here:
@@ -22,14 +22,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::Op;
-
 use crate::standing::{Medians, Standing};
 use model::stats::{lower_median, median};
 use topology::arrivals::{Arrival, Joined};
 use topology::excess::series_of;
-use topology::families::families;
 use topology::join::Join;
+use topology::same_work::{Communicator, replicas_by_count};
 
 /// The most families of groups with equal shapes: dimensions of a job. Groups of further ones are not compared.
 const FAMILIES_MAX: usize = 64;
@@ -78,8 +76,8 @@ pub(super) struct Least {
 pub(super) fn slow(join: &Join, clock_error_ns: &[Option<i64>], least: Least) -> Found {
     let steps: BTreeSet<i32> = join.instances.iter().filter_map(|instance| instance.step).collect();
     let steps: Vec<i32> = steps.into_iter().collect();
-    let (families, left_out) = siblings(join);
-    let of_family = |siblings: &Vec<Group>| slow_groups(join, siblings, &steps, least);
+    let (families, left_out) = replicas_by_count(&join.instances, FAMILIES_MAX);
+    let of_family = |replicas: &Vec<Communicator>| slow_groups(join, replicas, &steps, least);
     let mut slow = by_link(families.iter().flat_map(of_family).collect());
     slow.extend(late_leavers(join, clock_error_ns, &steps, least));
     Found { slow, left_out, without_clock: clock_error_ns.iter().filter(|error| error.is_none()).count() }
@@ -104,7 +102,7 @@ fn by_link(groups: Vec<SlowTransfers>) -> Vec<SlowTransfers> {
 
 /// A collective in which a rank or a group differs from a typical one.
 struct Difference {
-    /// The rank, or the group among its siblings.
+    /// The rank, or the group among its replicas.
     of: usize,
     step: i32,
     /// Position of the instance.
@@ -185,7 +183,7 @@ fn departures(position: u32, instance: &Joined, clock_error_ns: &[Option<i64>]) 
     let transfer = |end_ns: Option<i64>| end_ns.map(|end| end - instance.last_ns).filter(|ns| *ns >= 0);
     let transfers: Option<Vec<i64>> = instance.arrivals.iter().map(|arrival| transfer(arrival.end_ns())).collect();
     let errors: Option<Vec<i64>> = instance.arrivals.iter().map(|arrival| clock_error_ns[arrival.rank]).collect();
-    let has_typical = can_compare(instance) && instance.arrivals.len() > 2;
+    let has_typical = instance.is_comparable() && instance.arrivals.len() > 2;
     let (Some(step), Some(transfers), Some(errors), true) = (instance.step, transfers, errors, has_typical) else {
         return Vec::new();
     };
@@ -201,50 +199,13 @@ fn departures(position: u32, instance: &Joined, clock_error_ns: &[Option<i64>]) 
     instance.arrivals.iter().zip(transfers).zip(errors).map(of_rank).collect()
 }
 
-/// Whether ranks of the instance wait for each other, and all of them are known.
-fn can_compare(instance: &Joined) -> bool {
-    instance.symmetric && instance.whole && instance.arrivals.len() > 1
-}
-
-/// Whether the time of the shortest rank inside is that of the transfer.
-fn shows_transfer(instance: &Joined) -> bool {
-    can_compare(instance) || instance.op == Op::Send && instance.whole && instance.arrivals.len() == 2
-}
-
-/// A communicator: its ranks, and its instances by step, as positions.
-#[derive(Default)]
-struct Group {
-    comm_id: i64,
-    ranks: BTreeSet<usize>,
-    by_step: BTreeMap<i32, Vec<u32>>,
-}
-
-/// Communicators that can be compared: siblings; and the number of those beyond [`FAMILIES_MAX`].
-fn siblings(join: &Join) -> (Vec<Vec<Group>>, usize) {
-    let mut groups: BTreeMap<i64, Group> = BTreeMap::new();
-    for (position, instance) in join.instances.iter().enumerate() {
-        let Some(step) = instance.step.filter(|_| shows_transfer(instance)) else { continue };
-        let group = groups.entry(instance.comm_id).or_default();
-        group.comm_id = instance.comm_id;
-        group.ranks.extend(instance.arrivals.iter().map(|arrival| arrival.rank));
-        group.by_step.entry(step).or_default().push(position as u32);
-    }
-    // Groups of equal shape may belong to different dimensions of the job: those of one dimension have no rank in common.
-    let of_shape = |mut group: Group| {
-        group.by_step.values_mut().for_each(|all| all.sort_by_key(|at| join.instances[*at as usize].last_ns));
-        let collectives: Vec<(i32, usize)> = group.by_step.iter().map(|(step, all)| (*step, all.len())).collect();
-        ((group.ranks.len(), collectives), group.ranks.clone(), group)
-    };
-    families(groups.into_values().map(of_shape), FAMILIES_MAX)
-}
-
-fn slow_groups(join: &Join, siblings: &[Group], steps: &[i32], least: Least) -> Vec<SlowTransfers> {
+fn slow_groups(join: &Join, replicas: &[Communicator], steps: &[i32], least: Least) -> Vec<SlowTransfers> {
     let differences = || {
-        let shape = siblings.iter().take(1).flat_map(|group| &group.by_step);
+        let shape = replicas.iter().take(1).flat_map(|group| &group.by_step);
         let places = shape.flat_map(|(step, all)| (0..all.len()).map(|place| (*step, place)));
-        places.flat_map(|at| between_groups(join, siblings, at))
+        places.flat_map(|at| between_groups(join, replicas, at))
     };
-    let mut slow = Compared::of(steps, siblings.len(), differences()).slow(least);
+    let mut slow = Compared::of(steps, replicas.len(), differences()).slow(least);
     if slow.is_empty() {
         return Vec::new();
     }
@@ -255,7 +216,7 @@ fn slow_groups(join: &Join, siblings: &[Group], steps: &[i32], least: Least) -> 
         }
     }
     let of_group = |(at, slow): (usize, SlowTransfers)| {
-        let group = &siblings[at];
+        let group = &replicas[at];
         SlowTransfers { ranks: group.ranks.iter().copied().collect(), comm_id: Some(group.comm_id), ..slow }
     };
     slow.into_iter().map(of_group).collect()
@@ -263,8 +224,8 @@ fn slow_groups(join: &Join, siblings: &[Group], steps: &[i32], least: Least) -> 
 
 /// By how much each group transfers longer than the typical one, in the collective at this place of a step. Empty if the
 /// collectives differ in operation or size, or a size or a duration is unknown.
-fn between_groups(join: &Join, siblings: &[Group], (step, place): (i32, usize)) -> Vec<Difference> {
-    let at: Vec<u32> = siblings.iter().map(|group| group.by_step[&step][place]).collect();
+fn between_groups(join: &Join, replicas: &[Communicator], (step, place): (i32, usize)) -> Vec<Difference> {
+    let at: Vec<u32> = replicas.iter().map(|group| group.by_step[&step][place]).collect();
     let instances: Vec<&Joined> = at.iter().map(|at| &join.instances[*at as usize]).collect();
     let first = instances[0];
     let is_equal =

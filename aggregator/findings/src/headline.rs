@@ -19,6 +19,7 @@ use model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
 use model::stats::lower_median;
 use model::thresholds::Thresholds;
 use model::units::{ns, plural, ranks_named, spoken_z};
+use topology::same_work::each_rank_is_a_stage;
 
 /// Results on stragglers that no table has.
 #[derive(Clone, Debug, Default)]
@@ -389,7 +390,7 @@ fn nothing(tables: &Tables, facts: &Facts) -> String {
         };
         return format!("{none}: waits between ranks are unknown.");
     }
-    if !tables.pipeline.is_empty() && tables.pipeline.iter().all(|row| row.rank == row.stage) {
+    if each_rank_is_a_stage(tables) {
         return "each rank is a stage of the pipeline by itself: no other rank does its work, so none can be called slow.".into();
     }
     "no recorded step has a collective of several ranks: stragglers cannot be judged.".into()

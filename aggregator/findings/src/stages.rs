@@ -20,6 +20,7 @@ use crate::registry::Context;
 use model::analysis::{Analysis, Verdict, VerdictKind};
 use model::stats::lower_median;
 use model::units::{ns, ranks_named};
+use topology::same_work::pipeline_stages;
 
 kind! {
     /// A stage of a pipeline works longer than the others.
@@ -195,11 +196,8 @@ fn bubble(context: &Context<'_>) -> Option<FindingRow> {
 
 /// The stages of a pipeline; `None` if there are not several.
 fn stages(analysis: &Analysis) -> Option<Vec<BTreeSet<i32>>> {
-    let mut stages: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
-    for row in &analysis.tables.pipeline {
-        stages.entry(row.stage).or_default().insert(row.rank);
-    }
-    (stages.len() > 1).then(|| stages.into_values().collect())
+    let stages = pipeline_stages(&analysis.tables);
+    (stages.len() > 1).then_some(stages)
 }
 
 #[cfg(test)]

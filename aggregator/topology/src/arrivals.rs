@@ -127,6 +127,11 @@ impl Joined {
         &self.arrivals[self.blocker as usize]
     }
 
+    /// Whether ranks of the instance wait for each other, and all of them are known.
+    pub fn is_comparable(&self) -> bool {
+        self.symmetric && self.whole && self.arrivals.len() > 1
+    }
+
     /// The size of the whole array.
     pub fn bytes(&self) -> Option<i64> {
         self.bytes.get()

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::arrivals::{Arrival, Joined};
 use crate::join::Join;
 use crate::per_step::PerStep;
+use crate::same_work::Baseline;
 use model::stats::lower_median;
 
 /// E(rank, step): a rank's own time before each collective of the step, minus the lower median of the ranks, summed
@@ -39,6 +40,14 @@ impl Excess {
         let of_rank = |rank: usize| sums.values().map(|row| row[rank].map(|ns| per_step.ns(ns))).collect();
         let ns = (0..ranks).map(of_rank).collect();
         Self { steps, ns, skipped }
+    }
+
+    /// The same above the baseline, which is chosen: where most ranks of a stage are slow, its faster ranks.
+    pub fn above_baseline(join: &mut Join, ranks: usize, per_step: PerStep, step_ns: i64) -> Self {
+        let excess = Self::of(join, ranks, per_step);
+        let same_work = &mut join.same_work;
+        same_work.baseline = Baseline::choose(&|rank| excess.of_rank(rank), &same_work.stages, step_ns);
+        if same_work.baseline.is_member.contains(&false) { Self::of(join, ranks, per_step) } else { excess }
     }
 
     /// The excess of each rank at each collective at which it was compared, by communicator and step.
@@ -88,7 +97,7 @@ impl Group<'_> {
 }
 
 /// Calls `each` with the step, the ranks of one stage and the lower median of their own times, for every collective in which all
-/// ranks can be compared that took part in the communicator's step, together with its [`Kin`](super::kin). Returns the number of
+/// ranks can be compared that took part in the communicator's step, together with its [replicas](crate::same_work::Replicas). Returns the number of
 /// collectives in active steps that are not compared.
 ///
 /// The ranks that wait for a late rank do work for several collectives ahead, so the excess of a part of a step is no excess
@@ -96,15 +105,15 @@ impl Group<'_> {
 /// steps have gaps, they are too many to do without.
 fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &[&Arrival], i64)) -> i64 {
     let (is_compared, skipped) = compared(join);
-    for together in &join.kin.together {
+    for together in &join.same_work.replicas.together {
         let instances = together.iter().map(|at| *at as usize).filter(|at| is_compared[*at]);
         let instances: Vec<&Joined> = instances.map(|at| &join.instances[at]).collect();
         let Some(step) = instances.first().and_then(|instance| instance.step) else { continue };
         // The ranks of other stages do other work. One rank alone has no other to be compared with.
-        let stages = join.by_stage(instances.iter().flat_map(|instance| &instance.arrivals));
+        let stages = join.same_work.by_stage(instances.iter().flat_map(|instance| &instance.arrivals));
         for arrivals in stages.into_iter().filter(|arrivals| arrivals.len() > 1) {
             let own_ns = arrivals.iter().filter_map(|a| Some((a.rank, a.rolled_ns()?)));
-            if let Some(median_ns) = lower_median(join.usual.of(own_ns)) {
+            if let Some(median_ns) = lower_median(join.same_work.baseline.of(own_ns)) {
                 each(step, &arrivals, median_ns);
             }
         }

@@ -1,15 +1,11 @@
 //! Joins each instance with the own stretches of its ranks, in global time.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use rustc_hash::FxHashMap;
 use trace::{Maybe, MaybeAt, MaybeNs, OmissionRow};
 
 use crate::ToGlobal;
 use crate::arrivals::{Arrival, Joined};
-use crate::baseline::Usual;
-use crate::kin::Kin;
-use crate::stages::stages;
+use crate::same_work::SameWork;
 use measure::own_time::OwnTime;
 use model::stats::lower_median;
 use model::{Barrier, Instance};
@@ -17,12 +13,8 @@ use model::{Barrier, Instance};
 /// All joined instances, and the instance of each rank's collectives.
 pub struct Join {
     pub instances: Vec<Joined>,
-    /// For each rank, its stage of the pipeline. Ranks of one stage do the same work.
-    pub stages: Vec<usize>,
-    /// The ranks whose work counts for that of a typical rank.
-    pub usual: Usual,
-    /// The instances before which ranks do the same work.
-    pub kin: Kin,
+    /// Which of its ranks do the same work.
+    pub same_work: SameWork,
     /// For each rank and each of its stretches, the position in `instances`.
     positions: Vec<Vec<MaybeAt>>,
     /// For ranks and their stretches before which collectives were not matched: the own work before these.
@@ -82,11 +74,9 @@ impl Join {
         let has_unmatched = parts.iter().zip(&positions).map(|(part, positions)| {
             positions.iter().enumerate().any(|(at, position)| position.get().is_none() && of_step(part, at))
         });
-        let stages = stages(&joined, &has_unmatched.collect::<Vec<bool>>());
-        let kin = Kin::of(&joined, &stages);
-        let usual = Usual::all(parts.len());
+        let same_work = SameWork::of(&joined, &has_unmatched.collect::<Vec<bool>>());
         let (unmatched_ns, omissions) = (FxHashMap::default(), lost_members(lost));
-        let mut join = Self { instances: joined, stages, usual, kin, positions, unmatched_ns, omissions };
+        let mut join = Self { instances: joined, same_work, positions, unmatched_ns, omissions };
         for (rank, part) in parts.iter().enumerate() {
             join.roll(rank, part);
             join.enter(rank, part);
@@ -147,22 +137,6 @@ impl Join {
     /// For each rank, the number of its stretches.
     pub fn stretches(&self) -> impl Iterator<Item = usize> {
         self.positions.iter().map(Vec::len)
-    }
-
-    /// The ranks that show the typical work of a stage most of whose ranks are slow.
-    pub fn faster_group(&self) -> impl Iterator<Item = usize> {
-        let slow = (0..self.stages.len()).filter(|rank| !self.usual.is_usual[*rank]);
-        let stages: BTreeSet<usize> = slow.map(|rank| self.stages[rank]).collect();
-        (0..self.stages.len()).filter(move |rank| self.usual.is_usual[*rank] && stages.contains(&self.stages[*rank]))
-    }
-
-    /// Arrivals, apart for each stage.
-    pub fn by_stage<'a>(&self, arrivals: impl Iterator<Item = &'a Arrival>) -> Vec<Vec<&'a Arrival>> {
-        let mut stages: BTreeMap<usize, Vec<&Arrival>> = BTreeMap::new();
-        for a in arrivals {
-            stages.entry(self.stages[a.rank]).or_default().push(a);
-        }
-        stages.into_values().collect()
     }
 
     /// The instance at which the own stretch of `a` began, as a position in `instances`.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use trace::{RankGroupRow, StepBreakdownRow, StragglerRow, Verdict};
 
-use crate::roles::{dimensions, stages};
+use crate::same_work::{dimensions, stages_by_rank};
 use model::analysis::{Facts, Tables};
 use model::stats::median_in_place;
 
@@ -66,7 +66,7 @@ fn kinds(tables: &Tables, facts: &Facts) -> Vec<(String, Groups)> {
         }
         groups
     };
-    let stages = stages(tables, &facts.ranks);
+    let stages = stages_by_rank(tables, &facts.ranks);
     let mut all = vec![
         ("host".to_string(), known(|identity| identity.host.as_ref())),
         ("device_model".to_string(), known(|identity| identity.device_name.as_ref())),

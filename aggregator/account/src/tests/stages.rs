@@ -45,7 +45,7 @@ fn stages_of(ranks: i32, events: &[Event<'_>]) -> Vec<usize> {
         }
     }
     let parts: Vec<&OwnTime> = parts.iter().collect();
-    Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns).stages
+    Join::of(&parts, instances.to_vec(), &|_, _, t_ns| t_ns).same_work.stages
 }
 
 #[test]

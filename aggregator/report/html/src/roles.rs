@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::string_pool::visible_name;
 use model::analysis::Analysis;
-use topology::roles::{dimensions, stages};
+use topology::same_work::{dimensions, stages_by_rank};
 
 /// A grid of ranks.
 #[derive(Debug, PartialEq, Serialize)]
@@ -30,7 +30,7 @@ pub(super) struct Roles {
 /// The roles of the ranks; `None` if the job has one role.
 pub(super) fn roles(analysis: &Analysis) -> Option<Roles> {
     let ranks = &analysis.facts.ranks;
-    let stages = stages(&analysis.tables, ranks);
+    let stages = stages_by_rank(&analysis.tables, ranks);
     let dimensions = dimensions(&analysis.tables.communicators, ranks, &stages);
     let is_pipeline = stages.values().collect::<BTreeSet<_>>().len() > 1;
     if !is_pipeline && dimensions.len() < 2 {

@@ -30,7 +30,7 @@ struct Messages {
 
 /// For each rank, the number of its stage: the lowest rank of it. `has_unmatched` says of each rank whether some of its collectives
 /// were matched with those of no other rank.
-pub fn stages(instances: &[Joined], has_unmatched: &[bool]) -> Vec<usize> {
+pub(crate) fn stages(instances: &[Joined], has_unmatched: &[bool]) -> Vec<usize> {
     let ranks = has_unmatched.len();
     let messages = messages(instances, ranks);
     if messages.iter().all(|messages| messages.ways.is_empty()) {

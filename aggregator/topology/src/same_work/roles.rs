@@ -20,14 +20,24 @@ pub struct Dimension {
     stride: i32,
 }
 
-/// The number of each rank's stage, counted from 0.
-pub fn stages(tables: &Tables, ranks: &[i32]) -> BTreeMap<i32, usize> {
-    let first: BTreeSet<i32> = tables.pipeline.iter().map(|row| row.stage).collect();
-    let of_rank: BTreeMap<i32, i32> = tables.pipeline.iter().map(|row| (row.rank, row.stage)).collect();
-    let number = |rank: &i32| {
-        let stage = of_rank.get(rank)?;
-        Some((*rank, first.iter().position(|s| s == stage)?))
-    };
+/// The ranks of each stage of the pipeline, in the order of their lowest ranks; empty without a pipeline.
+pub fn pipeline_stages(tables: &Tables) -> Vec<BTreeSet<i32>> {
+    let mut stages: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
+    for row in &tables.pipeline {
+        stages.entry(row.stage).or_default().insert(row.rank);
+    }
+    stages.into_values().collect()
+}
+
+/// Whether each rank is a stage of the pipeline by itself.
+pub fn each_rank_is_a_stage(tables: &Tables) -> bool {
+    !tables.pipeline.is_empty() && tables.pipeline.iter().all(|row| row.rank == row.stage)
+}
+
+/// The number of each rank's stage, counted from 0. All ranks are one stage, if that of one is unknown.
+pub fn stages_by_rank(tables: &Tables, ranks: &[i32]) -> BTreeMap<i32, usize> {
+    let stages = pipeline_stages(tables);
+    let number = |rank: &i32| Some((*rank, stages.iter().position(|members| members.contains(rank))?));
     let known: BTreeMap<i32, usize> = ranks.iter().filter_map(number).collect();
     if known.len() == ranks.len() { known } else { ranks.iter().map(|rank| (*rank, 0)).collect() }
 }
