@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
 use arrow_schema::{DataType, Field};
-use formats::inspector::{InspectorSource, check_any_dump};
+use formats::inspector::InspectorSource;
 use formats::job_files::JobFiles;
 use model::analysis::Analysis;
 use model::options::Options;
@@ -258,7 +258,6 @@ fn what_the_exporter_makes_of_dumps_gives_the_same_collectives() {
     let whole = fs::read(&tables[0]).unwrap();
     for cut in (0..whole.len()).step_by(61) {
         fs::write(&tables[0], &whole[..cut]).unwrap();
-        check_any_dump(&tables[0]);
         assert!(InspectorSource::open(&tables).is_err(), "{cut}");
     }
 }

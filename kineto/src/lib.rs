@@ -48,9 +48,11 @@ pub use error::Error;
 pub use meaning::flight_dump::{FlightDump, FlightEntry, FlightFrame, FlightGroup, FlightPosition, RankLists};
 pub use meaning::names::{algorithm, kernel_dtype, operation};
 pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps, steps_of_marks};
+#[cfg(feature = "fuzzing")]
+pub use read::check_any_blocks;
 pub use read::{
     FlightDumps, MemoryShare, OtherFormat, Parsed, Plan, PlanOptions, RankSource, RecognizeOther, TraceFile, Window,
-    WindowChoice, check_any_blocks, file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed,
+    WindowChoice, file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed,
     load_windows_rows, parse_only, plan, rank_of_name,
 };
 

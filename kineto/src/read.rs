@@ -21,6 +21,8 @@ pub use files::{Plan, PlanOptions, file_name, plan};
 pub use flight_dumps::{FlightDumps, flight_dumps};
 pub use formats::{OtherFormat, RecognizeOther};
 pub use join_windows::{load_windows, load_windows_detailed, load_windows_rows};
-pub use load::{Parsed, check_any_blocks, load, load_detailed, parse_only};
+#[cfg(feature = "fuzzing")]
+pub use load::check_any_blocks;
+pub use load::{Parsed, load, load_detailed, parse_only};
 pub use names::rank_of_name;
 pub use trace_file::{MemoryShare, RankSource, TraceFile, Window, WindowChoice};

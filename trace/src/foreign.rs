@@ -96,23 +96,6 @@ fn read_until(path: &Path, columns: &[&str], mut visit: impl FnMut(&RecordBatch)
     Ok(())
 }
 
-/// For fuzzing: reads a file of any bytes. Panics if a batch lacks a column that the file names, or has another.
-pub fn check_any_columns(path: &Path) {
-    let Ok(names) = columns_of_file(path) else { return };
-    let mut distinct: Vec<&str> = names.iter().map(String::as_str).collect();
-    distinct.sort_unstable();
-    distinct.dedup();
-    let read = read_columns(path, &distinct, |batch| {
-        let mut found: Vec<String> = batch.schema().fields().iter().map(|field| field.name().clone()).collect();
-        found.sort_unstable();
-        found.dedup();
-        assert_eq!(found, distinct);
-        true
-    });
-    // An error is an answer too.
-    drop(read);
-}
-
 fn parquet(path: &Path) -> impl Fn(ParquetError) -> Error {
     move |source| Error::Parquet { path: path.into(), source }
 }

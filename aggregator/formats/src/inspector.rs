@@ -17,7 +17,6 @@ use trace::OmissionRow;
 use crate::format::{Beside, Format, Head};
 use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::of_rank;
-use crate::run_source::check_any_source;
 use model::Error;
 use model::RankData;
 use model::source::{RankFile, Source, SourceInfo};
@@ -107,12 +106,5 @@ impl Source for InspectorSource {
 
     fn lacks(&self) -> &'static [&'static str] {
         &["kernels, copies and operators", "steps", "devices and memory"]
-    }
-}
-
-/// For fuzzing: reads a file of any bytes. Panics if a rank is not the same twice, or if its columns are out of order.
-pub fn check_any_dump(path: &Path) {
-    if let Ok(source) = InspectorSource::open(&[path.to_path_buf()]) {
-        check_any_source(&source);
     }
 }

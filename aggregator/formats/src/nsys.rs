@@ -34,7 +34,6 @@ use trace::OmissionRow;
 use crate::format::{Beside, Format};
 use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::of_rank;
-use crate::run_source::check_any_source;
 use model::Error;
 use model::RankData;
 use model::source::{RankFile, Source, SourceInfo};
@@ -115,13 +114,5 @@ impl Source for NsysSource {
 
     fn lacks(&self) -> &'static [&'static str] {
         &["shapes and FLOPs of operators", "stacks and modules", "allocations of memory", "numbers of collectives"]
-    }
-}
-
-/// For fuzzing: reads a file of any bytes. Panics if a rank is not the same twice, or if its columns differ in length or are not in the
-/// order of time.
-pub fn check_any_export(path: &Path) {
-    if let Ok(source) = NsysSource::open(&[path.to_path_buf()]) {
-        check_any_source(&source);
     }
 }

@@ -16,7 +16,6 @@ use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::{by_rank, numbered, of_rank};
 use crate::rocprof::file::{Claimed, read, unread};
 use crate::rocprof::parse::{Parsed, parse};
-use crate::run_source::check_any_source;
 use model::Error;
 use model::source::{RankFile, Source, SourceInfo};
 use model::{MAX_RANKS, RankData};
@@ -160,13 +159,5 @@ impl Source for RocprofSource {
 
     fn lacks(&self) -> &'static [&'static str] {
         &["shapes and FLOPs of operators", "stacks and modules", "allocations of memory", "numbers of collectives"]
-    }
-}
-
-/// For fuzzing: reads a file of any bytes. Panics if a rank is not the same twice, or if its columns differ in length or are not in the
-/// order of time.
-pub fn check_any_records(path: &Path) {
-    if let Ok(source) = RocprofSource::open(&[path.to_path_buf()]) {
-        check_any_source(&source);
     }
 }

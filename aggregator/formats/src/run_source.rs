@@ -13,23 +13,6 @@ use model::source::{Source, SourceInfo};
 use model::{Error, RankData, RankOutline, units};
 use trace::rank::Details;
 
-/// For fuzzing: loads each rank of a source twice. Panics if a rank is not the same each time, or if its columns differ in length or are not
-/// in the order of time.
-pub(crate) fn check_any_source(source: &dyn Source) {
-    for rank in source.ranks() {
-        let (Ok(data), Ok(again)) = (source.load(rank), source.load(rank)) else { continue };
-        assert_eq!(data, again, "a rank is the same each time");
-        let events = &data.events;
-        let rows = events.len();
-        assert!(events.ts_ns.is_sorted() && events.dur_ns.iter().all(|dur_ns| *dur_ns >= 0));
-        let lengths =
-            [events.kind.len(), events.name.len(), events.parent.len(), events.is_comm.len(), events.bytes.len()];
-        assert_eq!(lengths, [rows; 5]);
-        assert!(events.name.iter().all(|name| (*name as usize) < data.names.len()));
-        assert!(data.outline.collectives.iter().all(|c| c.end_ns() >= c.start_ns()));
-    }
-}
-
 /// A recorded run as a source.
 #[derive(Debug)]
 pub struct RunSource {

@@ -122,17 +122,6 @@ impl Source for SnapshotSource {
     }
 }
 
-/// For fuzzing: any bytes are a snapshot or an error, and the memory after each of its rows differs by the change in the row.
-///
-/// # Panics
-/// If a check fails.
-pub fn check_any_snapshot(bytes: &[u8]) {
-    let Ok(pickle) = Pickle::read(bytes) else { return };
-    let Ok((rows, _)) = Snapshot::of(&pickle, 3, bytes.len()).read() else { return };
-    assert!(rows.iter().all(|row| row.rank == 3 && row.delta_bytes != 0), "{rows:?}");
-    assert!(rows.is_sorted_by_key(|row| row.ts_ns), "{rows:?}");
-}
-
 /// A block in use when the snapshot was taken.
 #[derive(Clone, Copy, Debug)]
 struct Held {

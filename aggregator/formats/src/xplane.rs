@@ -24,7 +24,6 @@ use trace::OmissionRow;
 
 use crate::format::{Beside, Format, Head};
 use crate::memory::{max_memory_bytes, read_at_once};
-use crate::run_source::check_any_source;
 use crate::xplane::devices::Claimed;
 use crate::xplane::load::Job;
 use model::Error;
@@ -138,13 +137,5 @@ impl Source for XplaneSource {
 
     fn lacks(&self) -> &'static [&'static str] {
         &["shapes and FLOPs of operators", "stacks and modules", "allocations of memory", "numbers of collectives"]
-    }
-}
-
-/// For fuzzing: reads a file of any bytes. Panics if a rank is not the same twice, or if its columns differ in length or are not in the
-/// order of time.
-pub fn check_any_profile(path: &Path) {
-    if let Ok(source) = XplaneSource::open(&[path.to_path_buf()]) {
-        check_any_source(&source);
     }
 }

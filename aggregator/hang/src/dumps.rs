@@ -182,6 +182,7 @@ fn facts_of(entry: FlightEntry) -> Facts {
 ///
 /// # Panics
 /// If a rank waits in a collective that it did not call.
+#[cfg(feature = "fuzzing")]
 pub fn check_any_dump(bytes: &[u8]) {
     let Ok(dump) = FlightDump::read(bytes, &kineto::RankLists::default()) else { return };
     let (state, _) = state_of(3, dump);

@@ -27,5 +27,3 @@ pub mod stuck;
 mod tests;
 pub mod unfinished;
 pub mod verdict;
-
-pub use dumps::check_any_dump;

@@ -8,7 +8,8 @@ use arrow_array::builder::StringDictionaryBuilder;
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::writer::{FileWriter, StreamWriter};
-use formats::nsys::{NsysSource, check_any_export};
+use drawn::check_source;
+use formats::nsys::NsysSource;
 use model::RankData;
 use model::source::Source;
 use parquet::arrow::ArrowWriter;
@@ -159,8 +160,8 @@ fn a_table_that_is_cut_or_broken_is_a_loss_that_names_it() {
         let cuts = bytes.len().div_ceil(29);
         for (at, bytes) in changed.iter().enumerate() {
             std::fs::write(&file, bytes).unwrap();
-            check_any_export(&written);
             let Ok(source) = NsysSource::open(std::slice::from_ref(&written)) else { continue };
+            check_source(&source);
             let data: Vec<RankData> = source.ranks().into_iter().map(|rank| source.load(rank).unwrap()).collect();
             let found: Vec<usize> = data.iter().map(|data| rows(data, model::Kind::Kernel)).collect();
             let problems = source.problems();

@@ -87,7 +87,7 @@ pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted, used_bytes: u64) -> 
 ///
 /// # Panics
 /// If the results differ.
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
     let file = TraceFile {
         path: "trace".into(),

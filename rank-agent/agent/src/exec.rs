@@ -18,7 +18,8 @@ mod cli;
 pub mod ctl;
 mod endpoint;
 mod environment;
-mod fuzz;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod join;
 mod steering;
 mod switch;
@@ -49,7 +50,6 @@ use sync::{Progress, Steps, Sync};
 
 pub use agent::{Agent, AgentOptions, AgentPlace};
 pub use cli::{CtlArguments, ExecArguments};
-pub use fuzz::{check_any_ctl, check_any_peer};
 
 /// Runs `exec`, prints messages and errors under the name of `command`, and returns the program's exit code.
 pub fn main(arguments: &ExecArguments, command: &'static str) -> ExitCode {

@@ -94,6 +94,7 @@ fn required<T: std::str::FromStr>(
 ///
 /// # Panics
 /// If they are not.
+#[cfg(feature = "fuzzing")]
 pub fn check_any_variables(bytes: &[u8]) {
     use std::os::unix::ffi::OsStringExt;
     let mut lines = bytes.split(|byte| *byte == b'\n');

@@ -23,5 +23,7 @@ mod nvtx;
 mod process;
 mod steps;
 
+#[cfg(feature = "fuzzing")]
 pub use environment::check_any_variables;
+#[cfg(feature = "fuzzing")]
 pub use nvtx::fuzz::check_any_ranges;

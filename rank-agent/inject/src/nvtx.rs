@@ -11,6 +11,7 @@
 
 #[expect(unsafe_code, reason = "the interface through which NVTX calls")]
 pub(crate) mod ffi;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 
 use std::cell::RefCell;

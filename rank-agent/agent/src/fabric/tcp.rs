@@ -10,6 +10,7 @@
 //! connection, or after [`Limits`].
 
 mod accept;
+#[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod handshake;
 mod link;

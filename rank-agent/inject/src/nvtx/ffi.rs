@@ -109,7 +109,8 @@ unsafe fn message<'a>(attributes: *const c_void) -> Mark<'a> {
     }
 }
 
-/// For fuzzing: the message of attributes with these bytes. Where they say that it is a string, it is `text`.
+/// The message of attributes with these bytes. Where they say that it is a string, it is `text`.
+#[cfg(feature = "fuzzing")]
 pub(super) fn message_of<'a>(attributes: &[u8; LEAST_SIZE as usize], text: &'a CStr) -> Mark<'a> {
     let mut bytes = *attributes;
     if bytes[MESSAGE_TYPE_AT..][..4] == ASCII.to_ne_bytes() && bytes[MESSAGE_AT..] != [0; 8] {

@@ -4,6 +4,7 @@
 //! neither CUDA nor NCCL, and returns success. If the process cannot be recorded, the recorder itself reports that.
 
 mod chain;
+#[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub(crate) mod layout;
 mod table;
