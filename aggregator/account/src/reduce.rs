@@ -18,7 +18,6 @@ use crate::transfers;
 use measure::own_time::OwnTime;
 use measure::part::OnPaths;
 use model::Instance;
-use model::ffi::give_back_freed_memory;
 use model::thresholds::Thresholds;
 use topology::arrivals::Joined;
 use topology::excess::Excess;
@@ -57,7 +56,7 @@ pub fn reduce_replayed<K>(
     let ranges = Ranges::of((&parts, &join.same_work.baseline), &excess.steps, per_step, thresholds);
     let replayed = Replayed::of(replay, &parts, &join.same_work.stages, per_step);
     let replay = &replayed.replay;
-    let alone_ns = alone_ns(replay, on_paths);
+    let alone_ns = replay.alone_ns();
     let measured = Measured {
         parts: &parts,
         join: &join,
@@ -107,24 +106,8 @@ pub fn reduce_replayed<K>(
     };
     // The rows of the waits take as much memory as the replay.
     let (ranks, kept) = (replayed.ranks().to_vec(), keep(replayed));
-    give_back(on_paths);
     (stragglers.waits, stragglers.waited) = wait_rows(&join, &ranks);
     (stragglers, kept)
-}
-
-/// [`Replay::alone_ns`], which takes much memory, between stages that leave much free.
-fn alone_ns(replay: &Replay, on_paths: Option<&dyn OnPaths>) -> Vec<Option<i64>> {
-    give_back(on_paths);
-    let alone_ns = replay.alone_ns();
-    give_back(on_paths);
-    alone_ns
-}
-
-/// Gives freed memory back to the system where the ranks' data is read in turn. An analysis of everything in memory allocates it again.
-fn give_back(on_paths: Option<&dyn OnPaths>) {
-    if on_paths.is_some() {
-        give_back_freed_memory();
-    }
 }
 
 /// Drops the stretches, which take as much memory as the nodes of the replay.
@@ -157,12 +140,10 @@ impl Followed {
         if on_paths.is_some() {
             forget_stretches(own_time);
         }
-        give_back(on_paths);
         let parts = by_rank(own_time);
         let excess = Excess::above_baseline(&mut join, parts.len(), per_step, step_ns(&parts));
         let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
         let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
-        give_back(on_paths);
         let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
         let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), on_paths);
         Self { join, per_step, excess, counted, replay, clock_error_ns, job_path }

@@ -99,7 +99,7 @@ pub fn share_one_arena() {
     set_option(libc::M_ARENA_MAX, 1);
 }
 
-/// Gives memory that was freed back to the system, also from between memory in use: where a stage of the reduction has ended.
+/// Gives memory that was freed back to the system, also from between memory in use: before the data of all ranks is read.
 #[cfg(target_env = "gnu")]
 pub fn give_back_freed_memory() {
     // SAFETY: malloc_trim locks each arena while it returns its free pages. It touches no memory in use.
