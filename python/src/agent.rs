@@ -11,7 +11,7 @@ use launch::{Identity, Launcher};
 use model::Error;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::{PyErr, PyResult, Python, pyclass, pymethods};
-use trace::ShardMeta;
+use trace::{ShardMeta, lock};
 
 use crate::errors::exception;
 
@@ -124,7 +124,7 @@ impl NativeWindowWriter {
         let comparison = |(local_ns, utc_ns, rtt_ns)| Comparison { local_ns, utc_ns, rtt_ns };
         let comparisons: Vec<Comparison> = comparisons.into_iter().map(comparison).collect();
         let written = py.detach(|| {
-            let mut writer = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut writer = lock(&self.0);
             writer.as_mut().map(|writer| writer.write(&window, &comparisons))
         });
         let written = written.ok_or_else(ended)?.map_err(|error| exception(py, &Error::from(error)))?;
@@ -133,7 +133,7 @@ impl NativeWindowWriter {
 
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let finished = py.detach(|| {
-            let writer = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            let writer = lock(&self.0).take();
             writer.map(WindowWriter::finish)
         });
         finished.ok_or_else(ended)?.map_err(|error| exception(py, &Error::from(error)))

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use aggregator::cli::library::Answer;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::{Py, PyAny, PyResult, Python, pyclass, pymethods};
-use trace::{EventRow, Row, analysis_tables};
+use trace::{EventRow, Row, analysis_tables, lock};
 
 use crate::errors::{exception, json};
 use crate::tables::{NativeTable, arrow};
@@ -57,7 +57,7 @@ impl NativeAnalysis {
         let Some(table) = analysis_tables().into_iter().find(|table| table.name == name) else {
             return Err(PyKeyError::new_err(name.to_string()));
         };
-        if let Some(made) = self.made.lock().unwrap_or_else(PoisonError::into_inner).get(table.name) {
+        if let Some(made) = lock(&self.made).get(table.name) {
             return Ok(made.clone_ref(py));
         }
         // Without the lock, because making a table may let another thread of Python in.
@@ -68,7 +68,7 @@ impl NativeAnalysis {
         let Some(batch) = batch else { return Err(PyKeyError::new_err(table.name)) };
         let batch = batch.map_err(|error| exception(py, &error.into()))?;
         let made = Py::new(py, NativeTable::new(table.clone(), batch).map_err(|error| arrow(&error))?)?;
-        let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.made);
         Ok(all.entry(table.name).or_insert(made).clone_ref(py))
     }
 

@@ -7,9 +7,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::ThreadId;
 use std::time::SystemTime;
+
+use trace::lock;
 
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
 pub(crate) const AGGREGATOR: &str = env!("CARGO_BIN_EXE_aggregator-under-test");
@@ -140,7 +142,7 @@ pub(crate) fn have_mpirun(what: &str) -> bool {
 /// Jobs run one after the other: several at once on few cores would measure each other.
 pub(crate) fn one_job_at_a_time() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LOCK)
 }
 
 /// `mpirun -n RANKS` without a program yet.

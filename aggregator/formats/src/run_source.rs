@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use trace::{Manifest, OmissionRow, Row, Run, StepRow};
+use trace::{Manifest, OmissionRow, Row, Run, StepRow, lock};
 
 use crate::memory::{max_memory_bytes, read_at_once};
 use crate::run::{load_rank, load_rank_detailed, losses, outline_rank};
@@ -91,12 +91,12 @@ impl RunSource {
     /// Lists omissions with the next load of the rank, or by [`losses`](Self::losses).
     pub fn list_later(&self, rank: i32, omissions: Vec<OmissionRow>) {
         if !omissions.is_empty() {
-            self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).entry(rank).or_default().extend(omissions);
+            lock(&self.unlisted).entry(rank).or_default().extend(omissions);
         }
     }
 
     fn with_unlisted(&self, rank: i32, mut omissions: Vec<OmissionRow>) -> Vec<OmissionRow> {
-        let unlisted = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+        let unlisted = lock(&self.unlisted).remove(&rank);
         for omission in unlisted.into_iter().flatten() {
             // A damaged shard gives the same problem each time.
             if !omissions.contains(&omission) {

@@ -6,10 +6,12 @@
 //!  out     0000 0000 1111 1111                  which bounds the waiting output by threads × queue.
 //! ```
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
+
+use trace::lock;
 
 /// Maximum number of pieces of an item in its queue.
 const QUEUE: usize = 4;
@@ -62,7 +64,7 @@ pub fn in_order<T: Sync, R: Send, E>(
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let (Some(item), Some(sender)) = (items.get(at), senders.get(at)) else { return };
-            let sender = sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let sender = lock(sender).take();
             let Some(sender) = sender.filter(|_| !closed.load(Ordering::Relaxed)) else { return };
             let mut send = |piece| sender.send(Message::Piece(piece)).map_err(|_| Closed);
             let result = make(item, &mut Sink { send: &mut send });

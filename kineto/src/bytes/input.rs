@@ -2,8 +2,9 @@
 
 use std::io::{self, Cursor as Bytes, Read};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use trace::lock;
 use trace::place::{self, Opened};
 
 use crate::bytes::gunzip::{self, Gunzip};
@@ -49,12 +50,12 @@ impl FileError {
             Some(number) => io::Error::from_raw_os_error(number),
             None => io::Error::new(error.kind(), error.to_string()),
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(again);
+        *lock(&self.0) = Some(again);
     }
 
     /// Returns the error once.
     pub(crate) fn check(&self) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+        lock(&self.0).take().map_or(Ok(()), Err)
     }
 }
 

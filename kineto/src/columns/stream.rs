@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use trace::lock;
 
 use crate::bytes::input::Input;
 use crate::columns::batch::{Columns, Scratch};
@@ -113,10 +115,6 @@ struct Shared {
     /// Memory of the texts and tracks in all scratches.
     scratch_bytes: AtomicU64,
     done: Sender<Parsed>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {

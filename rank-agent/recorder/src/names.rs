@@ -3,9 +3,7 @@
 use std::sync::Mutex;
 
 use rustc_hash::FxHashMap;
-use trace::Text;
-
-use crate::lock::lock;
+use trace::{Text, lock};
 
 /// An interned string of one [`Recorder`](crate::Recorder). It has no meaning for another recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

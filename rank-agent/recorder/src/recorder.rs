@@ -6,12 +6,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rtrb::RingBuffer;
-use trace::{Row, ShardMeta, StepRow, Table};
+use trace::{Row, ShardMeta, StepRow, Table, lock};
 
 use crate::background::spawn;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::lock::lock;
 use crate::names::{NameId, ShapeId};
 use crate::options::Options;
 use crate::report::report;

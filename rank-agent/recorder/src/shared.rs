@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use trace::lock;
+
 use crate::clock::Clock;
 use crate::hook::ScopeHook;
-use crate::lock::lock;
 use crate::names::{NameId, Names};
 use crate::timeline::{StepAt, Timeline};
 

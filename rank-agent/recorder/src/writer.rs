@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rtrb::Consumer;
 use rustix::time::{ClockId, clock_gettime};
-use trace::{CollectiveRow, CounterRow, EventRow, MemoryRow, RankRow, RecordBatch, Row, ShardMeta, Table};
+use trace::{CollectiveRow, CounterRow, EventRow, MemoryRow, RankRow, RecordBatch, Row, ShardMeta, Table, lock};
 
 use self::counts::Counts;
 use self::in_flight::{InFlight, MAX_IN_FLIGHT};
@@ -22,7 +22,6 @@ use self::rows::{Constants, Parts, Sourced};
 use self::shards::{Shards, is_taken};
 use crate::error::Error;
 use crate::kinds::{CollectiveState, Kind};
-use crate::lock::lock;
 use crate::names::Strings;
 use crate::open_scopes::OpenScope;
 use crate::queue_entry::{Collective, EventRecord, MemoryRecord, RareRecord};

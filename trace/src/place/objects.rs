@@ -5,7 +5,7 @@
 
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use object_store::aws::AmazonS3Builder;
@@ -20,6 +20,7 @@ use super::entry::{Entry, Kind};
 use super::process::{known, runtime};
 use super::reasons::explain;
 use super::retry::{RETRIES, RETRY_TIME, repeated};
+use crate::lock::lock;
 use crate::url::Url;
 
 /// Objects whose size is kept from a listing, so that it need not be asked for again.
@@ -165,7 +166,7 @@ pub struct Object {
 
 impl Object {
     fn blocks(&self) -> MutexGuard<'_, Blocks> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.blocks)
     }
 
     pub(super) fn size_bytes(&self) -> u64 {

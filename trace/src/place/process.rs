@@ -5,10 +5,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use object_store::{ObjectMeta, ObjectStore};
 use tokio::runtime::Runtime;
+
+use crate::lock::lock;
 
 /// Threads that drive the requests of all others.
 const RUNTIME_THREADS: usize = 2;
@@ -49,7 +51,7 @@ impl Process {
 
 /// The stores and listings of this process.
 pub(super) fn known() -> MutexGuard<'static, Known> {
-    Process::current().known.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&Process::current().known)
 }
 
 /// The runtime of all requests of this process.

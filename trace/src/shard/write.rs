@@ -21,6 +21,7 @@ use crate::keys::{
     KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
 };
+use crate::lock::lock;
 use crate::shard::{Checker, ClosedShard, ROW_GROUP_ROWS, ShardMeta, shard_path};
 use crate::{Error, Table, TableRows, files};
 
@@ -229,7 +230,7 @@ impl<'a> RowGroup<'a> {
     /// Changes each column, perhaps on another thread.
     fn each_column(&self, change: impl Fn(usize, Column) -> Result<Column, ParquetError> + Sync) {
         (self.for_each)(self.columns.len(), &|index| {
-            let mut column = self.columns[index].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut column = lock(&self.columns[index]);
             let lost = Column::Failed(ParquetError::General("the encoder of a column panicked".into()));
             let before = std::mem::replace(&mut *column, lost);
             *column = change(index, before).unwrap_or_else(Column::Failed);

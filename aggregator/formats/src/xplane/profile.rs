@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use trace::place;
-use trace::{OmissionRow, Text};
+use trace::{OmissionRow, Text, lock};
 
 use crate::xplane::space::{Plane, Space, count_events, lines, plane_name};
 use crate::xplane::stats::Key;
@@ -165,7 +165,7 @@ impl Profile {
     /// # Errors
     /// As [`open`](Self::open).
     pub(super) fn bytes(&self, max_bytes: u64) -> Result<Arc<Vec<u8>>, Error> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         if let Some(bytes) = held.upgrade() {
             return Ok(bytes);
         }

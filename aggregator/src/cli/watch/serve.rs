@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use model::Error;
 use report_text::watch::metrics::Format;
+use trace::lock;
 
 /// Longest request.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
@@ -48,7 +49,7 @@ impl Served {
 
     /// Replaces the metrics.
     pub(super) fn set(&self, open_metrics: String, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Texts { open_metrics, text };
+        *lock(&self.0) = Texts { open_metrics, text };
     }
 }
 
@@ -123,7 +124,7 @@ fn respond(request: &str, texts: &Mutex<Texts>) -> (&'static str, &'static str, 
                 line.starts_with("accept:") && line.contains("application/openmetrics-text")
             };
             let format = if request.lines().any(accepts) { Format::OpenMetrics } else { Format::Text };
-            let texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
+            let texts = lock(texts);
             let body = if format == Format::OpenMetrics { &texts.open_metrics } else { &texts.text };
             ("200 OK", format.content_type(), body.clone())
         }

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::exfiltrator::WithOrigin;
-
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
+use trace::lock;
 
 use crate::Error;
 use crate::fabric::{Stop, outlive_file_size_limit};
@@ -34,7 +34,7 @@ struct Receiver {
 
 impl Target {
     fn with<R>(&self, body: impl FnOnce(&mut Receiver) -> R) -> R {
-        body(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        body(&mut lock(&self.0))
     }
 
     /// The signal that arrived before the program started or after it ended.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use recorder::{ControlPage, Order};
-use trace::CounterRow;
+use trace::{CounterRow, lock};
 
 /// Source of the counter rows that list times without recording.
 const SOURCE: &str = "schedule";
@@ -151,7 +151,7 @@ impl Switch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 
     /// Notes the program's start, from which the schedule counts.

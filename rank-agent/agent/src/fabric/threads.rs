@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use trace::lock;
 
 use super::{Buffers, Control, Fabric, Group, InFlight, Lane, Pace, Stop, Transfer, wait_for};
 use crate::Error;
@@ -60,10 +62,6 @@ impl<T: Clone> Exchange<T> {
         }
         Some(all)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The ranks of a world of `size` threads.

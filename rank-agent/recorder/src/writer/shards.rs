@@ -5,9 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use trace::{ClosedShard, PartRow, RecordBatch, Row, ShardMeta, Table};
+use trace::{ClosedShard, PartRow, RecordBatch, Row, ShardMeta, Table, lock};
 
-use crate::lock::lock;
 use crate::summary::Summary;
 
 /// The most attempts to find a free part number. An attempt fails if another process of the rank takes the number first.

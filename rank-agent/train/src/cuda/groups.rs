@@ -2,11 +2,12 @@
 //! NCCL carries them, and the result comes back.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use agent::fabric::agree::agree_on_success as agree;
 use agent::fabric::{Buffers, Fabric, Group, InFlight, Lane, Transfer};
 use kernels::cuda::{Context, Event, Staging, Stream};
+use trace::lock;
 
 use super::nccl::{Communicator, Nccl, UNIQUE_ID_BYTES};
 use super::plan::{Carrier, CudaPlan};
@@ -70,11 +71,6 @@ struct Inner {
     spare: BTreeMap<(usize, usize), Vec<[Staging; 2]>>,
 }
 
-fn locked(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
-    // Nothing in it is half changed after a panic.
-    inner.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Group for NcclGroup {
     fn start(&self, transfer: Transfer, buffers: Buffers) -> Result<Box<dyn InFlight>, agent::Error> {
         Ok(Box::new(self.enqueue(transfer, buffers)?))
@@ -83,7 +79,7 @@ impl Group for NcclGroup {
 
 impl NcclGroup {
     fn enqueue(&self, transfer: Transfer, buffers: Buffers) -> Result<OverNccl, Error> {
-        let mut inner = locked(&self.0);
+        let mut inner = lock(&self.0);
         let Inner { communicator, stream, spare } = &mut *inner;
         let context = stream.context();
         let lens = (buffers.send.len(), buffers.recv.len());
@@ -117,7 +113,7 @@ impl OverNccl {
             return Ok(true);
         }
         if !self.end.is_over()? {
-            locked(&self.group).communicator.check()?;
+            lock(&self.group).communicator.check()?;
             return Ok(false);
         }
         let [_, recv] = &mut self.memory;
@@ -138,7 +134,7 @@ impl InFlight for OverNccl {
             return Buffers::default();
         }
         let lens = (buffers.send.len(), buffers.recv.len());
-        locked(&group).spare.entry(lens).or_default().push(memory);
+        lock(&group).spare.entry(lens).or_default().push(memory);
         buffers
     }
 }
