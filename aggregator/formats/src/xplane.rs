@@ -15,7 +15,6 @@ mod load;
 mod profile;
 mod space;
 mod stats;
-mod wire;
 mod work;
 
 use std::path::{Path, PathBuf};

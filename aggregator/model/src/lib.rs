@@ -2,7 +2,7 @@
 //!
 //! * A [`source`] gives ranks; a rank is a [`RankData`] with its [`steps`] and collectives; a collective with the rows of all its
 //!   ranks is an [`Instance`]. [`options`] select what is analyzed, and [`analysis::Analysis`] is the result.
-//! * [`intervals`], [`stats`], [`units`] and [`in_order`] know no trace.
+//! * [`intervals`], [`stats`], [`units`], [`in_order`] and [`protobuf`] know no trace.
 
 pub mod analysis;
 pub mod clock_choice;
@@ -15,6 +15,7 @@ pub mod intervals;
 pub mod limits;
 pub mod options;
 pub mod peaks;
+pub mod protobuf;
 pub mod rank_order;
 pub mod scope;
 pub mod selection;

@@ -3,39 +3,32 @@
 use std::path::{Path, PathBuf};
 
 use formats::xplane::XplaneSource;
+use model::protobuf::write;
 use model::source::Source;
 use model::{Kind, RankData};
 
-/// A message of protobuf.
+/// A message of protobuf, as its bytes.
 #[derive(Clone, Default)]
 pub(crate) struct Message(pub(crate) Vec<u8>);
 
 impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    pub(crate) fn number(mut self, field: u64, value: i64) -> Self {
-        self.varint(field << 3);
-        self.varint(value.cast_unsigned());
+    fn with(mut self, write: impl FnOnce(&mut write::Message)) -> Self {
+        let mut field = write::Message::default();
+        write(&mut field);
+        self.0.extend_from_slice(field.bytes());
         self
     }
 
-    pub(crate) fn bytes(mut self, field: u64, bytes: &[u8]) -> Self {
-        self.varint(field << 3 | 2);
-        self.varint(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-        self
+    pub(crate) fn number(self, field: u32, value: i64) -> Self {
+        self.with(|message| message.signed(field, value))
     }
 
-    fn double(mut self, field: u64, value: f64) -> Self {
-        self.varint(field << 3 | 1);
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
+    pub(crate) fn bytes(self, field: u32, bytes: &[u8]) -> Self {
+        self.with(|message| message.blob(field, bytes))
+    }
+
+    fn double(self, field: u32, value: f64) -> Self {
+        self.with(|message| message.double(field, value))
     }
 }
 

@@ -13,8 +13,8 @@ use crate::xplane::devices::Claimed;
 use crate::xplane::profile::{ABSOLUTE_NS, Device, has_threads, shown, unread};
 use crate::xplane::space::{Event, Line, Losses, Plane, Space, plane_name};
 use crate::xplane::stats::{Key, Stat};
-use crate::xplane::wire::{Damage, Message};
 use model::Error;
+use model::protobuf::read::{Damage, Message};
 use model::{RankData, RankInfo};
 
 /// Names of lines that a message lists.

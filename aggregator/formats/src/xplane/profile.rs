@@ -10,8 +10,8 @@ use trace::{OmissionRow, Text, lock};
 
 use crate::xplane::space::{Plane, Space, count_events, lines, plane_name};
 use crate::xplane::stats::Key;
-use crate::xplane::wire::Message;
 use model::Error;
+use model::protobuf::read::Message;
 use model::units;
 
 /// The plane that says when the recording was made.

@@ -14,7 +14,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::xplane::stats::{Facts, Key, Keys, Stat};
-use crate::xplane::wire::{Damage, Fields, Message};
+use model::protobuf::read::{Damage, Fields, Message};
 
 /// What could not be read: how often, and the first place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::xplane::wire::{Damage, Message};
+use model::protobuf::read::{Damage, Message};
 
 /// Characters of a number. Texts of events are looked at for each event, so that longer ones would take long.
 const MAX_DIGITS: usize = 20;

@@ -14,7 +14,6 @@ mod annotations;
 mod job;
 mod lanes;
 mod packets;
-mod proto;
 mod rank;
 
 use std::io::Write;

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::perfetto::proto::Message;
+use model::protobuf::write::Message;
 
 /// The rank of a sequence of packets; −1 is the job.
 #[derive(Clone, Copy, Debug)]

@@ -1,25 +1,22 @@
-//! The part of protocol buffers that a Perfetto trace needs: varints, fixed 64-bit numbers, bytes and nested messages.
-//!
-//! The wire format is documented at <https://protobuf.dev/programming-guides/encoding>. A Perfetto trace needs only a
-//! dozen message types, so field numbers are written by hand instead of generated.
+//! Writes messages.
 
 /// A message under construction.
 #[derive(Debug, Default)]
-pub(super) struct Message {
+pub struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Takes the written bytes and leaves the message empty.
-    pub(super) fn take(&mut self) -> Vec<u8> {
+    pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
@@ -43,40 +40,43 @@ impl Message {
         self.varint(u64::from(field << 3 | wire_type));
     }
 
-    pub(super) fn unsigned(&mut self, field: u32, value: u64) {
+    pub fn unsigned(&mut self, field: u32, value: u64) {
         self.tag(field, 0);
         self.varint(value);
     }
 
     /// Writes a signed number as `int64`, by its bits.
-    pub(super) fn signed(&mut self, field: u32, value: i64) {
+    pub fn signed(&mut self, field: u32, value: i64) {
         self.unsigned(field, value.cast_unsigned());
     }
 
-    pub(super) fn fixed64(&mut self, field: u32, value: u64) {
+    pub fn fixed64(&mut self, field: u32, value: u64) {
         self.tag(field, 1);
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(super) fn double(&mut self, field: u32, value: f64) {
+    pub fn double(&mut self, field: u32, value: f64) {
         self.fixed64(field, value.to_bits());
     }
 
-    pub(super) fn string(&mut self, field: u32, value: &str) {
-        self.tag(field, 2);
-        self.varint(value.len() as u64);
-        self.bytes.extend_from_slice(value.as_bytes());
+    pub fn string(&mut self, field: u32, value: &str) {
+        self.blob(field, value.as_bytes());
     }
 
     /// Writes a nested message that is complete.
-    pub(super) fn message(&mut self, field: u32, message: &Self) {
+    pub fn message(&mut self, field: u32, message: &Self) {
+        self.blob(field, &message.bytes);
+    }
+
+    /// Writes bytes.
+    pub fn blob(&mut self, field: u32, bytes: &[u8]) {
         self.tag(field, 2);
-        self.varint(message.bytes.len() as u64);
-        self.bytes.extend_from_slice(&message.bytes);
+        self.varint(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Writes a nested message with `fill`.
-    pub(super) fn nested(&mut self, field: u32, fill: impl FnOnce(&mut Self)) {
+    pub fn nested(&mut self, field: u32, fill: impl FnOnce(&mut Self)) {
         self.tag(field, 2);
         // The length precedes the message but is known only after it. One byte is reserved, which suffices for nearly
         // all messages; longer messages are moved.

@@ -1,11 +1,4 @@
-//! Reads protobuf's wire format field by field, without copying.
-//!
-//! ```text
-//!  field     tag = number << 3 | type, as a varint, then its value
-//!  type 0    varint: 7 bits a byte, the lowest first      1  8 bytes      2  length as a varint, then bytes      5  4 bytes
-//! ```
-//!
-//! Types 3 and 4 (groups) are in no profile. Whatever cannot be read is an error with its byte in the file.
+//! Reads messages without copying. Types 3 and 4 (groups) are in no profile. Whatever cannot be read is an error with its byte in the file.
 
 use std::fmt;
 
@@ -16,9 +9,9 @@ const MAX_FIELD: u64 = (1 << 29) - 1;
 
 /// Where bytes are no message, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Damage {
+pub struct Damage {
     /// The byte in the file, from 0.
-    pub(super) at: usize,
+    pub at: usize,
     why: Why,
 }
 
@@ -52,27 +45,27 @@ impl fmt::Display for Damage {
 
 /// The bytes of a message, and where they are in the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Message<'a> {
-    pub(super) bytes: &'a [u8],
+pub struct Message<'a> {
+    pub bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Message<'a> {
     /// A whole file.
-    pub(super) fn of(bytes: &'a [u8]) -> Self {
+    pub fn of(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
     /// Its fields, up to the first that cannot be read.
-    pub(super) fn fields(self) -> Fields<'a> {
+    pub fn fields(self) -> Fields<'a> {
         Fields { message: self, next: 0 }
     }
 }
 
 /// A field.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field<'a> {
-    pub(super) number: u32,
+pub struct Field<'a> {
+    pub number: u32,
     /// Its first byte in the file.
     at: usize,
     value: Value<'a>,
@@ -92,7 +85,7 @@ impl<'a> Field<'a> {
     }
 
     /// A whole number. `uint64` beyond `i64` becomes negative, as `int64` is written.
-    pub(super) fn integer(&self) -> Result<i64, Damage> {
+    pub fn integer(&self) -> Result<i64, Damage> {
         match self.value {
             Value::Varint(value) => Ok(value.cast_signed()),
             _ => Err(self.unexpected()),
@@ -100,7 +93,7 @@ impl<'a> Field<'a> {
     }
 
     /// A number with a fraction.
-    pub(super) fn double(&self) -> Result<f64, Damage> {
+    pub fn double(&self) -> Result<f64, Damage> {
         match self.value {
             Value::Eight(bits) => Ok(f64::from_bits(bits)),
             _ => Err(self.unexpected()),
@@ -108,7 +101,7 @@ impl<'a> Field<'a> {
     }
 
     /// A message inside.
-    pub(super) fn message(&self) -> Result<Message<'a>, Damage> {
+    pub fn message(&self) -> Result<Message<'a>, Damage> {
         match self.value {
             Value::Bytes(message) => Ok(message),
             _ => Err(self.unexpected()),
@@ -116,14 +109,14 @@ impl<'a> Field<'a> {
     }
 
     /// A text, or bytes.
-    pub(super) fn bytes(&self) -> Result<&'a [u8], Damage> {
+    pub fn bytes(&self) -> Result<&'a [u8], Damage> {
         self.message().map(|message| message.bytes)
     }
 }
 
 /// The fields of a message. After an error there are none.
 #[derive(Clone, Debug)]
-pub(super) struct Fields<'a> {
+pub struct Fields<'a> {
     message: Message<'a>,
     next: usize,
 }
