@@ -65,6 +65,7 @@ mod describe;
 mod error;
 pub mod files;
 mod foreign;
+mod hash;
 pub mod kernel_rules;
 mod keys;
 mod lock;
@@ -89,6 +90,7 @@ pub use content::{ContentFile, encode_content, open_content, read_content, write
 pub use describe::{Entry, describe, entries};
 pub use error::{Error, io_reason};
 pub use foreign::{columns_of_file, read_columns};
+pub use hash::fnv_1a;
 pub use keys::*;
 pub use lock::lock;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES};

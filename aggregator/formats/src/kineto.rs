@@ -7,7 +7,7 @@ use kineto::write::{WrittenShards, write_shards};
 use kineto::{Plan, PlanOptions, TraceFile, load_windows, load_windows_detailed, load_windows_rows, plan};
 use rayon::prelude::*;
 use trace::rank::Details;
-use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION, TRACE_FILES};
+use trace::{HELD_RANKS, MANIFEST_FILE, Manifest, OmissionRow, SCHEMA_VERSION, TRACE_FILES, fnv_1a};
 
 use crate::format::OpenOptions;
 use crate::memory::max_memory_bytes;
@@ -202,14 +202,8 @@ fn write_run(
     Ok(ingested)
 }
 
-/// An id that the same files give again: FNV-1a over their names, ranks and sizes.
+/// An id that the same files give again, of their names, ranks and sizes.
 fn run_id(files: &[TraceFile]) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for file in files {
-        let text = format!("{}\0{}\0{}\0", file.name, file.rank, file.size_bytes);
-        for byte in text.bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    format!("kineto-{hash:016x}")
+    let text = |file: &TraceFile| format!("{}\0{}\0{}\0", file.name, file.rank, file.size_bytes).into_bytes();
+    format!("kineto-{:016x}", fnv_1a(files.iter().flat_map(text)))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 use trace::rank::{Launches, communicates};
-use trace::{CollectiveRow, OmissionRow};
+use trace::{CollectiveRow, OmissionRow, fnv_1a};
 
 use crate::names::Names;
 use crate::run::{RawColumns, merge_parts};
@@ -202,13 +202,10 @@ pub(super) fn by_order_of_streams(rows: &mut [CollectiveRow]) {
     }
 }
 
-/// An id of a communicator that all members compute alike, of what they know of it, such as their numbers: FNV-1a. It is never one of a stream,
+/// An id of a communicator that all members compute alike, of what they know of it, such as their numbers. It is never one of a stream,
 /// nor that of all ranks.
 pub(super) fn comm_id_of(known: &[i32]) -> i64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in known.iter().flat_map(|number| number.to_le_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
+    let hash = fnv_1a(known.iter().flat_map(|number| number.to_le_bytes()));
     (hash | 1 << 62).cast_signed()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use trace::rank::MAX_RANKS;
-use trace::{CommOrigin, CommRow, Text};
+use trace::{CommOrigin, CommRow, Text, fnv_1a};
 
 use crate::bytes::value::Value;
 use crate::columns::header::world_size_from_distributed_info;
@@ -243,22 +243,11 @@ fn group(name: Option<&str>, size: Option<i32>, ranks: Option<Vec<i32>>) -> Grou
     Group { comm_id, name: name.map(Text::from), size, ranks, description: None }
 }
 
-/// An id that every rank of a group computes alike: FNV-1a over its name and ranks, or its size if the ranks are
-/// unknown.
+/// An id that every rank of a group computes alike, of its name and ranks, or its size if the ranks are unknown.
 fn comm_id(name: Option<&str>, ranks: Option<&[i32]>, size: Option<i32>) -> i64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut eat = |bytes: &[u8]| {
-        for byte in bytes {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    eat(name.unwrap_or("\u{0}").as_bytes());
-    eat(b"\0");
-    match ranks {
-        Some(ranks) => ranks.iter().for_each(|rank| eat(&rank.to_le_bytes())),
-        None => eat(&size.unwrap_or(0).to_le_bytes()),
-    }
-    hash as i64
+    let size = [size.unwrap_or(0)];
+    let numbers = ranks.unwrap_or(&size).iter().flat_map(|number| number.to_le_bytes());
+    fnv_1a(name.unwrap_or("\u{0}").bytes().chain([0]).chain(numbers)) as i64
 }
 
 #[cfg(test)]
