@@ -74,6 +74,7 @@ mod maybe;
 pub mod name_rules;
 mod omission;
 pub mod place;
+pub mod random;
 pub mod rank;
 mod run;
 mod shard;

@@ -21,6 +21,7 @@ use crate::method::{Change, Method};
 use model::stats::{
     MEDIAN_SE_PER_MEAN_SE, SIGMA_PER_DECILES, SIGMA_PER_MAD, mad, median, median_in_place, quantile_of_sorted,
 };
+use trace::random::SplitMix64;
 
 const RESAMPLES: usize = 100;
 
@@ -78,13 +79,13 @@ fn block_bootstrap(values: &[f64]) -> f64 {
         return 0.0;
     }
     let block = (n as f64).cbrt().ceil() as usize;
-    let mut random = SplitMix(0x5eed);
+    let mut random = SplitMix64(0x5eed);
     let mut medians = Vec::with_capacity(RESAMPLES);
     let mut resample = Vec::with_capacity(n + block);
     for _ in 0..RESAMPLES {
         resample.clear();
         while resample.len() < n {
-            let first = random.below(n);
+            let first = (random.next_u64() % n as u64) as usize;
             resample.extend((0..block).map(|i| values[(first + i) % n]));
         }
         resample.truncate(n);
@@ -93,24 +94,6 @@ fn block_bootstrap(values: &[f64]) -> f64 {
     let mean = medians.iter().sum::<f64>() / RESAMPLES as f64;
     let squares: f64 = medians.iter().map(|m| (m - mean).powi(2)).sum();
     (squares / (RESAMPLES - 1) as f64).sqrt()
-}
-
-/// SplitMix64 by Steele, Lea & Flood: sufficient to choose blocks, and identical on every platform.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SplitMix(pub(crate) u64);
-
-impl SplitMix {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
 }
 
 /// The change from the runs of A to those of B; `None` if a side has no run.

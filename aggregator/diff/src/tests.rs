@@ -8,9 +8,9 @@
 //! ```
 
 use super::*;
-use crate::inference::SplitMix;
 use crate::judge::compare;
 use crate::profile::{RankProfile, RunProfile};
+use trace::random::SplitMix64;
 
 const RANKS: usize = 8;
 const STEPS: usize = 20;
@@ -33,7 +33,7 @@ fn work() -> Vec<(Key, f64)> {
 }
 
 struct Noise {
-    random: SplitMix,
+    random: SplitMix64,
     run: f64,
     step: f64,
     rank: f64,
@@ -43,16 +43,16 @@ struct Noise {
 impl Noise {
     /// A machine whose ranks share cores with each other and with other processes.
     fn busy(seed: u64) -> Self {
-        Self { random: SplitMix(seed), run: 0.15, step: 0.2, rank: 0.15, preempted: 0.05 }
+        Self { random: SplitMix64(seed), run: 0.15, step: 0.2, rank: 0.15, preempted: 0.05 }
     }
 
     /// A machine with a device for each rank.
     fn quiet(seed: u64) -> Self {
-        Self { random: SplitMix(seed), run: 0.003, step: 0.005, rank: 0.005, preempted: 0.0 }
+        Self { random: SplitMix64(seed), run: 0.003, step: 0.005, rank: 0.005, preempted: 0.0 }
     }
 
     fn uniform(&mut self) -> f64 {
-        (self.random.next() >> 11) as f64 / (1_u64 << 53) as f64
+        (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// The sum of twelve uniform numbers: nearly normal.

@@ -7,23 +7,21 @@
 use crate::stragglers::Stragglers;
 use crate::tests::build::{Job, Work};
 use model::thresholds::Thresholds;
+use trace::random::SplitMix64;
 
 const MS: f64 = 1e6;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, and identical on all platforms.
-pub(super) struct Random(pub(super) u64);
+/// A stream of draws.
+pub(super) struct Random(SplitMix64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    pub(super) fn new(seed: u64) -> Self {
+        Self(SplitMix64(seed))
     }
 
     /// A uniform number in (0, 1).
     pub(super) fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        ((self.0.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
     pub(super) fn normal(&mut self) -> f64 {
@@ -103,7 +101,7 @@ fn job(random: &mut Random, noise: Noise, ranks: usize, steps: usize, slow: Opti
 
 /// The share of `runs` for which `run` returns true.
 fn share(runs: u64, mut run: impl FnMut(&mut Random) -> bool) -> f64 {
-    let hits = (0..runs).filter(|&seed| run(&mut Random(seed * 7919))).count();
+    let hits = (0..runs).filter(|&seed| run(&mut Random::new(seed * 7919))).count();
     hits as f64 / runs as f64
 }
 

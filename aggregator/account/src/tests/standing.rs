@@ -63,7 +63,7 @@ fn certain(series: &[Vec<f64>]) -> Vec<usize> {
 /// The share of jobs with eight ranks in which exactly rank 3 is found, which takes `effect` longer.
 fn found(steps: usize, sigma: f64, effect: f64) -> f64 {
     const JOBS: usize = 100;
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let slow = [(3, effect)];
     let hits =
         (0..JOBS).filter(|_| certain(&series(&mut random, (8, steps), (Shape::Normal, sigma), &slow)) == [3]).count();
@@ -72,7 +72,7 @@ fn found(steps: usize, sigma: f64, effect: f64) -> f64 {
 
 #[test]
 fn exchangeable_noise_blames_no_rank() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let (mut jobs, mut blamed) = (0, Vec::new());
     for shape in [Shape::Normal, Shape::Preempted, Shape::LogNormal, Shape::Spikes] {
         for size in [(2, 3), (2, 10), (3, 5), (4, 3), (4, 12), (8, 3), (8, 10), (8, 20), (16, 9)] {
@@ -100,7 +100,7 @@ fn more_steps_show_smaller_effects() {
 
 #[test]
 fn slow_ranks_do_not_hide_each_other() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for (size, slow) in [
         ((4, 12), vec![(1, 24.0), (2, 12.0)]),
         ((4, 12), vec![(1, 12.0), (2, 12.0)]),
@@ -117,7 +117,7 @@ fn slow_ranks_do_not_hide_each_other() {
 #[test]
 fn many_collectives_take_the_place_of_steps() {
     let standing = |late: &[(usize, f64)]| {
-        let mut random = Random(3);
+        let mut random = Random::new(3);
         let mut pieces = series(&mut random, (8, 84), (Shape::Normal, 0.03), &[]);
         late.iter().for_each(|(at, ns)| pieces[3][*at] += ns);
         Medians::over_collectives(&pieces, 1, STEP).map(|medians| medians.standings())
