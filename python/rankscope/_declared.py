@@ -1,4 +1,4 @@
-"""The tables as attributes, for editors and type checkers. tests/test_declared.py writes this file from the declarations."""
+"""The tables as attributes, for editors and type checkers. Generated from the declarations in trace/src/tables."""
 
 from __future__ import annotations
 

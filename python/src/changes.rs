@@ -75,6 +75,7 @@ pub(crate) fn changes(rows: &[DiffRow]) -> Result<NativeTable, ArrowError> {
         writer: Writer::Aggregator,
         columns: described.collect(),
         sorted_by: None,
+        judged: true,
     };
     let fields: Vec<Field> =
         table.columns.iter().map(|column| Field::new(column.name, column.data_type.clone(), column.nullable)).collect();

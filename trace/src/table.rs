@@ -72,6 +72,9 @@ pub struct Table {
     pub columns: Vec<ColumnInfo>,
     /// The column by which each file is sorted, ascending.
     pub sorted_by: Option<&'static str>,
+    /// Whether the verdict, a finding or the short summary may read it. `reduce` reads the others only when it writes them: for
+    /// thousands of ranks, they take as much memory as the rest.
+    pub judged: bool,
 }
 
 impl Table {
@@ -133,6 +136,8 @@ pub trait Row: Sized + Clone + Debug + Default + PartialEq + Serialize + Deseria
     fn get(view: &Self::View, index: usize) -> Self;
     /// The column `rank`; `None` if it is null, or the table has no such column.
     fn rank(&self) -> Option<i32>;
+    /// Whether the report page lists the row among the tables without a chart.
+    fn is_listed(&self) -> bool;
 }
 
 /// The rank in a cell.
@@ -205,13 +210,17 @@ pub(crate) fn batch(table: &Table, columns: Vec<ArrayRef>) -> Result<RecordBatch
 
 /// Declares tables: for each, a row struct, a builder and a view, from one list of documented columns.
 ///
+/// After the order of the rows, a declaration may say `listed |row| …` ([`Row::is_listed`]) and `judged false`
+/// ([`Table::judged`]).
+///
 /// It also declares the macro `$list`, by which [`tables`](crate::tables) iterates over the declarations of several
 /// files: `$list!([next more] found…)` calls `next!([more] found… table: Row,)`, with every table of this declaration
 /// after those already found. The macro needs a dollar sign of its own, `$d`.
 macro_rules! tables {
     ($list:ident uses $d:tt; $(
         $(#[doc = $doc:literal])+
-        $table:ident: $row:ident / $builder:ident / $view:ident, by $writer:ident, sorted by $sorted:expr; {
+        $table:ident: $row:ident / $builder:ident / $view:ident, by $writer:ident, sorted by $sorted:expr
+            $(, listed $listed:expr)? $(, judged $judged:literal)?; {
             $( $(#[doc = $cdoc:literal])+ $column:ident: $ty:ty, )+
         }
     )+) => {
@@ -267,11 +276,14 @@ macro_rules! tables {
                 type Builder = $builder;
                 type View = $view;
                 fn table() -> $crate::Table {
+                    // The last one holds: what the declaration says, if it says something.
+                    let [.., judged] = [true $(, $judged)?];
                     $crate::Table {
                         name: stringify!($table),
                         doc: concat!($($doc),+).trim_ascii_start(),
                         writer: $crate::Writer::$writer,
                         sorted_by: $sorted,
+                        judged,
                         columns: vec![ $( $crate::ColumnInfo {
                             name: $crate::table::plain_name(stringify!($column)),
                             type_name: <$ty as $crate::Cell>::TYPE_NAME,
@@ -294,6 +306,10 @@ macro_rules! tables {
                         rank = $crate::table::rank_in(&self.$column);
                     } )+
                     rank
+                }
+                fn is_listed(&self) -> bool {
+                    let rules: &[fn(&Self) -> bool] = &[|_| false $(, $listed)?];
+                    rules.last().is_some_and(|rule| rule(self))
                 }
             }
         )+

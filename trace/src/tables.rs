@@ -1,7 +1,8 @@
 //! The tables: one file for those of the ranks, four for those of the aggregator, one for those of parts.
 //!
-//! A new table of the aggregator needs its declaration and the code that fills it. Parquet, JSON, views, documentation
-//! and tests iterate over the declarations: over values by [`Tables::all`], over types by [`visit_analysis_tables`].
+//! A new table of the aggregator needs its declaration and the code that fills it. Parquet, JSON, views, documentation, the
+//! report page, Python and tests iterate over the declarations: over values by [`Tables::all`], over types by
+//! [`visit_analysis_tables`].
 
 use std::ops::Range;
 
@@ -93,6 +94,12 @@ pub trait RowVisitor {
     fn visit<R: Row>(&mut self);
 }
 
+/// Code that treats the rows of all tables alike, by their types.
+pub trait RowsVisitor {
+    /// Called with the rows of each table.
+    fn visit<R: Row>(&mut self, rows: &[R]);
+}
+
 macro_rules! declare_visit {
     ([] $(#[$attribute:meta])+ fn $name:ident; $( $(#[doc = $doc:literal])+ $table:ident: $row:ident, )+) => {
         $(#[$attribute])+
@@ -134,6 +141,11 @@ macro_rules! declare_tables {
             /// Every table, in the order of the fields.
             pub fn all_mut(&mut self) -> Vec<&mut dyn TableRows> {
                 vec![ $( &mut self.$table, )+ ]
+            }
+
+            /// Visits the rows of every table.
+            pub fn visit(&self, visitor: &mut impl RowsVisitor) {
+                $( visitor.visit(&self.$table); )+
             }
 
             /// The rows of the ranks to keep, and of each table at most `most` rows of no rank. Returns also the tables that

@@ -1,21 +1,19 @@
 //! An analysis of parts. The tables that no verdict and no finding reads are read when they are written, one after the other: for
 //! thousands of ranks, all of them take as much memory as the rest.
 
+use std::sync::LazyLock;
+
 use crate::by_name::compare_ops;
 use crate::part::Waiting;
 use model::analysis::Analysis;
 
-/// The tables of ranks that neither the verdict, nor a finding, nor the short summary reads.
-const NOT_JUDGED: [&str; 8] = [
-    "annotation_stats",
-    "critical_path",
-    "hta_temporal_breakdown",
-    "kernel_breakdown",
-    "kernel_sequences",
-    "memcpy_bandwidth",
-    "module_stats",
-    "op_stats",
-];
+/// The tables whose declarations say that neither the verdict, nor a finding, nor the short summary reads them; by name.
+static NOT_JUDGED: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let tables = trace::analysis_tables();
+    let mut names: Vec<&str> = tables.iter().filter(|table| !table.judged).map(|table| table.name).collect();
+    names.sort_unstable();
+    names
+});
 
 /// Whether the verdict, a finding or the short summary may read a table.
 pub fn is_judged(table: &str) -> bool {

@@ -256,7 +256,7 @@ tables! {
 
     /// One row per rank and name of an operator or range of the host; device ranges have a device. By rank, longest
     /// total first.
-    op_stats: OpStatsRow / OpStatsBuilder / OpStatsView, by Aggregator, sorted by None; {
+    op_stats: OpStatsRow / OpStatsBuilder / OpStatsView, by Aggregator, sorted by None, judged false; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -308,7 +308,7 @@ tables! {
     /// One row per rank and module of the model (`torch.nn.Module`), a tree: own times and the totals of the children sum
     /// to the total. A module is named by its calls in the Python stack (`with_stack=True`). Each module follows its
     /// parent, the longest first.
-    module_stats: ModuleStatsRow / ModuleStatsBuilder / ModuleStatsView, by Aggregator, sorted by None; {
+    module_stats: ModuleStatsRow / ModuleStatsBuilder / ModuleStatsView, by Aggregator, sorted by None, judged false; {
         /// Global rank.
         rank: i32,
         /// Names of the modules around it and its own, separated by dots: `Model_0.Block_3.Linear_7`.
@@ -367,7 +367,8 @@ tables! {
     }
 
     /// One row per rank, device and name of a user annotation. By rank and device, longest total first.
-    annotation_stats: AnnotationStatsRow / AnnotationStatsBuilder / AnnotationStatsView, by Aggregator, sorted by None; {
+    annotation_stats: AnnotationStatsRow / AnnotationStatsBuilder / AnnotationStatsView, by Aggregator, sorted by None,
+        judged false; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -391,7 +392,8 @@ tables! {
     /// One row per rank and step: the per-rank critical path of the step, followed backwards from its end. It ends at the
     /// rank's own collectives and does not lead to the rank that was waited for: see `job_critical_path`. The parts sum to
     /// `wall_ns`. By rank and step.
-    critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, by Aggregator, sorted by None; {
+    critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, by Aggregator, sorted by None,
+        listed |_| true, judged false; {
         /// Global rank.
         rank: i32,
         /// Training step.
@@ -430,7 +432,8 @@ tables! {
 
     /// One row per rank: HTA's temporal breakdown of the whole trace, over device rows without `cuda_sync`, for
     /// comparison with HTA. By rank.
-    hta_temporal_breakdown: HtaTemporalRow / HtaTemporalBuilder / HtaTemporalView, by Aggregator, sorted by None; {
+    hta_temporal_breakdown: HtaTemporalRow / HtaTemporalBuilder / HtaTemporalView, by Aggregator, sorted by None,
+        judged false; {
         /// Global rank.
         rank: i32,
         /// Last end − first start of kernels, copies and fills.

@@ -106,7 +106,7 @@ tables! {
 
     /// One row per group of ranks: the ranks of a host, of a device model, or of one place in the job's parallelism. Of each kind of
     /// group, the one with the largest excess first. Empty with a single group of each kind.
-    rank_groups: RankGroupRow / RankGroupBuilder / RankGroupView, by Aggregator, sorted by None; {
+    rank_groups: RankGroupRow / RankGroupBuilder / RankGroupView, by Aggregator, sorted by None, listed |_| true; {
         /// Kind of group: `host`, `device_model`, `stage` (of a pipeline), or the purpose of the communicators in which the ranks
         /// have the same place: `data`, `tensor`, `context`, `expert`, or their description or size.
         kind: Text,
