@@ -11,9 +11,18 @@ use trace::{Row, RowBuilder, Text};
 use crate::string_pool::StringPool;
 use model::Error;
 
+/// The names of columns of a row type. A name that its table does not declare is an error of the compiler.
+macro_rules! columns {
+    ($row:ty: $($column:ident)+) => {{
+        let _ = |row: &$row| { $( let _ = &row.$column; )+ };
+        &[$( stringify!($column) ),+] as &[&str]
+    }};
+}
+pub(crate) use columns;
+
 /// Columns of a table, in the order of the page.
 #[derive(Debug)]
-pub(super) struct Columns(Vec<(String, Column)>);
+pub(crate) struct Columns(Vec<(String, Column)>);
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
@@ -26,19 +35,20 @@ enum Column {
 }
 
 impl Columns {
-    /// The wanted columns of these rows, whose names are separated by white space.
+    /// The wanted columns of these rows.
     ///
     /// # Errors
     /// [`Error::Trace`], if the table lacks a wanted column, or if a wanted column holds lists.
-    pub(super) fn of<'a, R: Row>(
+    pub(crate) fn of<'a, R: Row>(
         rows: impl IntoIterator<Item = &'a R>,
-        wanted: &str,
+        wanted: &[&str],
         names: &mut StringPool,
     ) -> Result<Self, Error> {
         let mut builder = R::Builder::default();
         rows.into_iter().for_each(|row| builder.push(row));
         let (batch, table) = (builder.finish()?, R::table());
-        let column = |name: &str| {
+        let column = |name: &&str| {
+            let name = *name;
             if let Some(values) = batch.column_by_name(name).and_then(values) {
                 return Ok((name.to_string(), Column::Values(values)));
             }
@@ -47,17 +57,17 @@ impl Columns {
             let texts = (0..batch.num_rows()).map(|row| column.key(row).map(|key| ids[key])).collect();
             Ok((name.to_string(), Column::Texts { texts }))
         };
-        Ok(Self(wanted.split_whitespace().map(column).collect::<Result<_, Error>>()?))
+        Ok(Self(wanted.iter().map(column).collect::<Result<_, Error>>()?))
     }
 
     /// Adds a column that the table does not declare, with one value for each row.
-    pub(super) fn with(mut self, name: &str, values: impl IntoIterator<Item = impl Into<Value>>) -> Self {
+    pub(crate) fn with(mut self, name: &str, values: impl IntoIterator<Item = impl Into<Value>>) -> Self {
         self.0.push((name.into(), Column::Values(values.into_iter().map(Into::into).collect())));
         self
     }
 
     /// Makes text of integers beyond 2⁵³, which JavaScript rounds.
-    pub(super) fn exact(mut self) -> Self {
+    pub(crate) fn exact(mut self) -> Self {
         for (_, column) in &mut self.0 {
             let Column::Values(values) = column else { continue };
             for value in values.iter_mut().filter(|v| v.as_i64().is_some_and(|n| n.unsigned_abs() > 1 << 53)) {
@@ -88,7 +98,7 @@ fn values(array: &arrow_array::ArrayRef) -> Option<Vec<Value>> {
 }
 
 /// Rounds a value to five digits, because further digits are noise and cost bytes.
-pub(super) fn five_digits(value: f64) -> f64 {
+pub(crate) fn five_digits(value: f64) -> f64 {
     if !value.is_finite() || value == 0.0 {
         return value;
     }
@@ -114,7 +124,7 @@ mod tests {
             ..Default::default()
         };
         let mut names = StringPool::default();
-        let wanted = "slowdown z rank own_excess_ns evidence_range";
+        let wanted = columns!(StragglerRow: slowdown z rank own_excess_ns evidence_range);
         let rows = [row, StragglerRow::default()];
         let columns = Columns::of(&rows, wanted, &mut names).unwrap().with("more", [1, 2]);
         assert_eq!(
@@ -123,7 +133,7 @@ mod tests {
              \"evidence_range\":{\"texts\":[0,null]},\"more\":[1,2]}"
         );
         assert_eq!(serde_json::to_string(&names).unwrap(), "[\"a⟨U+202E⟩b\"]");
-        let error = Columns::of(&rows, "no_such_column", &mut names).unwrap_err();
+        let error = Columns::of(&rows, &["no_such_column"], &mut names).unwrap_err();
         assert_eq!(error.to_string(), "table stragglers has no column no_such_column");
     }
 

@@ -56,7 +56,7 @@ struct Single {
 }
 
 /// Renders the comparison as a tab.
-pub(super) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
+pub(crate) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
     let shown = diff.rows.len().min(limits.diff_rows);
     let ranks = diff.b.first().map(|run| run.ranks.clone()).unwrap_or_default();
     let changes = diff.kernels.iter().flat_map(|kernels| &kernels.changes);
@@ -85,7 +85,7 @@ pub(super) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
         has_kernels: !document.kernels.is_empty(),
         has_rows: shown > 0,
         one_sided: !diff.appeared.is_empty() || !diff.vanished.is_empty(),
-        data: script_json(&document)?,
+        data: script_json(&serde_json::to_string(&document)?),
     };
     page.into_tab()
 }

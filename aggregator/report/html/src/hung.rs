@@ -16,11 +16,11 @@ const WIDTH: usize = 100;
 
 /// The answer of `hang` for a run.
 #[derive(Debug)]
-pub(super) struct Hung {
+pub(crate) struct Hung {
     /// As in a terminal.
-    pub(super) lines: Vec<String>,
+    pub(crate) lines: Vec<String>,
     /// Markup: the output of a template, which escapes all strings.
-    pub(super) picture: String,
+    pub(crate) picture: String,
 }
 
 impl Hung {
@@ -28,7 +28,7 @@ impl Hung {
     ///
     /// # Errors
     /// [`Error::Output`].
-    pub(super) fn of(
+    pub(crate) fn of(
         hang: Result<Option<&Hang>, &OmissionRow>,
         analysis: &Analysis,
     ) -> Result<(Option<Self>, Vec<OmissionRow>), Error> {
@@ -48,6 +48,6 @@ impl Hung {
 }
 
 /// The content of an omission without its place.
-pub(super) fn said(row: &OmissionRow) -> (Option<i32>, Text, Text) {
+pub(crate) fn said(row: &OmissionRow) -> (Option<i32>, Text, Text) {
     (row.rank, row.what.clone(), row.why.clone())
 }

@@ -17,7 +17,7 @@ const FIRST_DATE_NS: i64 = 1_000_000_000_000_000_000;
 const HOSTS: usize = 4;
 
 /// The short name of an input: its file or directory, or its run.
-pub(super) fn name(info: &SourceInfo) -> String {
+pub(crate) fn name(info: &SourceInfo) -> String {
     let absolute = std::path::absolute(&info.path).unwrap_or_default();
     let file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let named = file(&info.path).or_else(|| file(&absolute)).filter(|name| !name.is_empty());
@@ -25,7 +25,7 @@ pub(super) fn name(info: &SourceInfo) -> String {
 }
 
 /// The path of an input.
-pub(super) fn path(info: &SourceInfo) -> String {
+pub(crate) fn path(info: &SourceInfo) -> String {
     visible_name(&info.path.to_string_lossy())
 }
 
@@ -38,7 +38,7 @@ fn recorded(info: &SourceInfo, analyzed: &Analyzed) -> Option<String> {
 }
 
 /// The facts below the verdict: names and values.
-pub(super) fn facts(info: &SourceInfo, analyzed: &Analyzed) -> Vec<(&'static str, String)> {
+pub(crate) fn facts(info: &SourceInfo, analyzed: &Analyzed) -> Vec<(&'static str, String)> {
     let facts = &analyzed.analysis.facts;
     let mut list = vec![("input", path(info))];
     let unknown = || "date not recorded".to_string();

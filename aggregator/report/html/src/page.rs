@@ -5,87 +5,85 @@ use std::io::Write;
 
 use askama::Template;
 use base64::Engine;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use crate::findings::FindingView;
 use crate::hung::Hung;
-use crate::section_texts::{FindingView, Section, Uncovered};
+use crate::section::Script;
+use crate::sections::{SECTIONS, SectionView};
+use crate::uncovered::Uncovered;
 use model::Error;
 use model::units::plural;
 
-/// The modules of the page. They become one script, so each must come before the modules that import it.
-const MODULES: [(&str, &str); 27] = [
-    ("format.js", include_str!("../templates/report/format.js")),
-    ("rows.js", include_str!("../templates/report/rows.js")),
-    ("dom.js", include_str!("../templates/report/dom.js")),
-    ("axes.js", include_str!("../templates/report/axes.js")),
-    ("table.js", include_str!("../templates/report/table.js")),
-    ("bars.js", include_str!("../templates/report/bars.js")),
-    ("lines.js", include_str!("../templates/report/lines.js")),
-    ("scatter.js", include_str!("../templates/report/scatter.js")),
-    ("strip.js", include_str!("../templates/report/strip.js")),
-    ("heat.js", include_str!("../templates/report/heat.js")),
-    ("timeline_data.js", include_str!("../templates/report/timeline_data.js")),
-    ("timeline_pen.js", include_str!("../templates/report/timeline_pen.js")),
-    ("timeline_details.js", include_str!("../templates/report/timeline_details.js")),
-    ("timeline_search.js", include_str!("../templates/report/timeline_search.js")),
-    ("timeline.js", include_str!("../templates/report/timeline.js")),
-    ("buckets.js", include_str!("../templates/report/buckets.js")),
-    ("tables.js", include_str!("../templates/report/tables.js")),
-    ("modules.js", include_str!("../templates/report/modules.js")),
-    ("proof.js", include_str!("../templates/report/proof.js")),
-    ("roles.js", include_str!("../templates/report/roles.js")),
-    ("steps.js", include_str!("../templates/report/steps.js")),
-    ("collectives.js", include_str!("../templates/report/collectives.js")),
-    ("devices.js", include_str!("../templates/report/devices.js")),
-    ("intervals.js", include_str!("../templates/report/intervals.js")),
-    ("diff.js", include_str!("../templates/report/diff.js")),
-    ("run.js", include_str!("../templates/report/run.js")),
-    ("page.js", include_str!("../templates/report/page.js")),
+/// A module of `templates/report`.
+macro_rules! shared {
+    ($file:literal) => {
+        Script { name: $file, text: include_str!(concat!("../templates/report/", $file)) }
+    };
+}
+
+/// The modules that sections share. All modules become one script, so each must come before the modules that import it.
+static BEFORE_SECTIONS: &[Script] = &[
+    shared!("format.js"),
+    shared!("rows.js"),
+    shared!("ranks.js"),
+    shared!("dom.js"),
+    shared!("axes.js"),
+    shared!("table.js"),
+    shared!("names.js"),
+    shared!("bars.js"),
+    shared!("lines.js"),
+    shared!("scatter.js"),
+    shared!("strip.js"),
+    shared!("heat.js"),
 ];
+
+/// The modules that draw a tab.
+static AFTER_SECTIONS: &[Script] =
+    &[shared!("intervals.js"), shared!("diff.js"), shared!("run.js"), shared!("page.js")];
 
 const STYLE: &str = include_str!("../templates/report/style.css");
 
 /// A tab of the page. A page with one tab shows no tab bar.
 #[derive(Debug)]
-pub(super) struct Tab {
+pub(crate) struct Tab {
     /// Id of the element.
-    pub(super) id: &'static str,
+    pub(crate) id: &'static str,
     /// Name on the tab bar.
-    pub(super) title: String,
+    pub(crate) title: String,
     /// Body: the output of a template, which escapes all strings.
-    pub(super) html: String,
+    pub(crate) html: String,
 }
 
 /// The tab of a run.
 #[derive(Debug, Template)]
 #[template(path = "report/run.html")]
-pub(super) struct RunPage {
-    pub(super) kind: &'static str,
-    pub(super) word: String,
+pub(crate) struct RunPage {
+    pub(crate) kind: &'static str,
+    pub(crate) word: String,
     /// The verdict as a sentence, where no lines say it.
-    pub(super) headline: Option<String>,
+    pub(crate) headline: Option<String>,
     /// Which machine, what it costs, where the time goes, what to do.
-    pub(super) answers: Vec<(&'static str, String)>,
-    pub(super) tiles: Vec<(String, String)>,
-    pub(super) facts: Vec<(&'static str, String)>,
+    pub(crate) answers: Vec<(&'static str, String)>,
+    pub(crate) tiles: Vec<(String, String)>,
+    pub(crate) facts: Vec<(&'static str, String)>,
     /// The ranks that hold the job up, if it hangs.
-    pub(super) hung: Option<Hung>,
-    pub(super) uncovered: Vec<Uncovered>,
-    pub(super) findings: Vec<FindingView>,
+    pub(crate) hung: Option<Hung>,
+    pub(crate) uncovered: Vec<Uncovered>,
+    pub(crate) findings: Vec<FindingView>,
     /// The sections that show what the verdict stands on.
-    pub(super) proof: Vec<Section>,
+    pub(crate) proof: Vec<SectionView>,
     /// The sections after the findings.
-    pub(super) details: Vec<Section>,
+    pub(crate) details: Vec<SectionView>,
     /// The sections without data.
-    pub(super) absent: Vec<Section>,
+    pub(crate) absent: Vec<SectionView>,
     /// Output of [`script_json`].
-    pub(super) data: String,
+    pub(crate) data: String,
 }
 
 impl RunPage {
     /// Renders the run as a tab.
-    pub(super) fn into_tab(self, title: &str) -> Result<Tab, Error> {
+    pub(crate) fn into_tab(self, title: &str) -> Result<Tab, Error> {
         Ok(Tab { id: "run", title: title.into(), html: self.render().map_err(template_error)? })
     }
 
@@ -105,39 +103,47 @@ impl RunPage {
 /// The tab of a comparison.
 #[derive(Debug, Template)]
 #[template(path = "report/diff.html")]
-pub(super) struct ComparePage {
-    pub(super) kind: &'static str,
-    pub(super) word: &'static str,
-    pub(super) sentence: String,
-    pub(super) tiles: Vec<(&'static str, String)>,
-    pub(super) sides: Vec<(String, String)>,
-    pub(super) uncovered: Vec<(&'static str, String)>,
-    pub(super) method: Vec<String>,
+pub(crate) struct ComparePage {
+    pub(crate) kind: &'static str,
+    pub(crate) word: &'static str,
+    pub(crate) sentence: String,
+    pub(crate) tiles: Vec<(&'static str, String)>,
+    pub(crate) sides: Vec<(String, String)>,
+    pub(crate) uncovered: Vec<(&'static str, String)>,
+    pub(crate) method: Vec<String>,
     /// The kernels and launches of a step; `None` if neither run has kernels.
-    pub(super) kernels: Option<String>,
-    pub(super) has_kernels: bool,
-    pub(super) has_rows: bool,
-    pub(super) one_sided: bool,
+    pub(crate) kernels: Option<String>,
+    pub(crate) has_kernels: bool,
+    pub(crate) has_rows: bool,
+    pub(crate) one_sided: bool,
     /// Output of [`script_json`].
-    pub(super) data: String,
+    pub(crate) data: String,
 }
 
 impl ComparePage {
     /// Renders the comparison as a tab.
-    pub(super) fn into_tab(self) -> Result<Tab, Error> {
+    pub(crate) fn into_tab(self) -> Result<Tab, Error> {
         Ok(Tab { id: "diff", title: "Comparison".into(), html: self.render().map_err(template_error)? })
     }
 }
 
 /// The parts that all tabs of a page share.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     /// Title of the window.
-    pub(super) title: String,
-    /// Letter, name and path of each input.
-    pub(super) inputs: Vec<(&'static str, String, String)>,
+    pub(crate) title: String,
+    pub(crate) inputs: Vec<Input>,
     /// The command that made the page; empty if it is unknown.
-    pub(super) command: String,
+    pub(crate) command: String,
+}
+
+/// An input of the page.
+#[derive(Debug)]
+pub(crate) struct Input {
+    /// `A` and `B` of a comparison; empty for one run.
+    pub(crate) letter: &'static str,
+    pub(crate) name: String,
+    pub(crate) path: String,
 }
 
 #[derive(Template)]
@@ -152,7 +158,7 @@ struct Page<'a> {
 }
 
 /// Writes the page and returns its length in bytes.
-pub(super) fn write_page(frame: &Frame, tabs: &[Tab], mut out: impl Write) -> Result<u64, Error> {
+pub(crate) fn write_page(frame: &Frame, tabs: &[Tab], mut out: impl Write) -> Result<u64, Error> {
     let script = script();
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
@@ -170,16 +176,29 @@ fn template_error(error: askama::Error) -> Error {
     Error::Output(std::io::Error::other(error))
 }
 
+/// All modules of the script.
+fn modules() -> impl Iterator<Item = &'static Script> {
+    BEFORE_SECTIONS.iter().chain(SECTIONS.iter().flat_map(|section| section.scripts)).chain(AFTER_SECTIONS)
+}
+
+/// The function by which the script draws a section: `drawSteps`.
+fn draw_function(id: &str) -> String {
+    let (first, rest) = id.split_at(1);
+    format!("draw{}{rest}", first.to_uppercase())
+}
+
 /// Joins the modules into one script. They share one scope, so imports and the word `export` are removed.
 fn script() -> String {
     let mut script = String::from("\"use strict\";\n");
-    for (name, text) in MODULES {
+    for Script { name, text } in modules() {
         script.push_str(&format!("\n// {name}\n"));
         for line in text.lines().filter(|line| !line.starts_with("import ")) {
             script.push_str(line.strip_prefix("export ").unwrap_or(line));
             script.push('\n');
         }
     }
+    let draw = SECTIONS.iter().map(|section| format!("  {}: {},\n", section.id, draw_function(section.id)));
+    script.push_str(&format!("\ndrawPage({{\n{}}});\n", draw.collect::<String>()));
     script
 }
 
@@ -189,9 +208,8 @@ fn hash_source(text: &str) -> String {
     format!("'sha256-{hash}'")
 }
 
-/// Serializes JSON so that it contains neither HTML markup nor line separators of JavaScript.
-pub(super) fn script_json(value: &impl Serialize) -> Result<String, Error> {
-    let json = serde_json::to_string(value)?;
+/// Escapes JSON so that it contains neither HTML markup nor line separators of JavaScript.
+pub(crate) fn script_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len() + json.len() / 64);
     for c in json.chars() {
         match c {
@@ -199,7 +217,7 @@ pub(super) fn script_json(value: &impl Serialize) -> Result<String, Error> {
             c => safe.push(c),
         }
     }
-    Ok(safe)
+    safe
 }
 
 #[cfg(test)]
@@ -209,7 +227,7 @@ mod tests {
     #[test]
     fn json_cannot_end_its_element() {
         let hostile = "</script><script>alert(1)</script><!--\u{2028}\u{2029}&amp;\"'";
-        let json = script_json(&[hostile]).unwrap();
+        let json = script_json(&serde_json::to_string(&[hostile]).unwrap());
         assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{json}");
         let back: Vec<String> = serde_json::from_str(&json).unwrap();
         assert_eq!(back, [hostile]);
@@ -257,7 +275,7 @@ mod tests {
             "http://",
             "https://",
         ];
-        for (name, text) in MODULES {
+        for Script { name, text } in modules() {
             for sink in sinks {
                 // Names of XML namespaces look like addresses.
                 let text = text.replace("http://www.w3.org/2000/svg", "");
@@ -267,14 +285,33 @@ mod tests {
         assert!(!STYLE.contains("url(") && !STYLE.contains("@import"));
     }
 
+    /// A section may import what all sections share, and its own modules.
     #[test]
     fn imports_name_modules_that_come_before() {
-        for (at, (name, text)) in MODULES.iter().enumerate() {
+        for (at, Script { name, text }) in modules().enumerate() {
+            let section = SECTIONS.iter().find(|section| section.scripts.iter().any(|script| script.name == *name));
             for line in text.lines().filter(|line| line.starts_with("import ")) {
-                let file = line.split("\"./").nth(1).and_then(|rest| rest.split('"').next());
-                let before = MODULES[..at].iter().any(|(n, _)| Some(*n) == file);
-                assert!(before && line.ends_with(';'), "{name}: {line}");
+                let path = line.split('"').nth(1).unwrap_or_default();
+                let (folder, file) = path.rsplit_once('/').unwrap_or_default();
+                let before = modules().take(at).any(|module| module.name == file);
+                let is_own = section.is_none_or(|section| section.scripts.iter().any(|script| script.name == file));
+                let expected = if is_own { "." } else { "../../../templates/report" };
+                let is_shared = BEFORE_SECTIONS.iter().any(|module| module.name == file);
+                assert!(before && line.ends_with(';'), "{name} imports {file}, which does not come before it: {line}");
+                assert!(is_own || is_shared, "{name} imports a module of another section: {line}");
+                assert_eq!(folder, expected, "{name}: {line}");
             }
+        }
+    }
+
+    #[test]
+    fn every_section_has_a_function_that_draws_it() {
+        for section in SECTIONS {
+            let (id, function) = (section.id, format!("export function {}(data) {{", draw_function(section.id)));
+            let defined = section.scripts.iter().filter(|script| script.text.contains(&function)).count();
+            assert_eq!(defined, 1, "a script of the section {id} must have the line: {function}");
+            let title = SECTIONS.iter().filter(|other| other.id == id).count();
+            assert_eq!(title, 1, "two sections are called {id}");
         }
     }
 }

@@ -1,6 +1,4 @@
-//! Size limits of a page, and the sentences about data that they shorten.
-
-use serde::Serialize;
+//! Size limits of a page.
 
 use model::shown_ranks::MOST_RANKS;
 
@@ -58,35 +56,8 @@ impl Default for Limits {
     }
 }
 
-/// Sentences about summarised data, each with its section.
-#[derive(Debug, Default, Serialize)]
-#[serde(transparent)]
-pub(super) struct Shortenings(Vec<(&'static str, String)>);
-
-impl Shortenings {
-    /// Adds a sentence to a section.
-    pub(super) fn add(&mut self, section: &'static str, text: String) {
-        self.0.push((section, text));
-    }
-
-    /// The sentences of a section.
-    pub(super) fn of<'a>(&'a self, section: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(s, _)| *s == section).map(|(_, text)| text.as_str())
-    }
-
-    /// All sentences with their sections.
-    pub(super) fn all(&self) -> &[(&'static str, String)] {
-        &self.0
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
 /// The power of ten in ns that leaves six digits of the largest value. Further digits are invisible and cost bytes.
-pub(super) fn unit_ns(largest_ns: i64) -> i64 {
+pub(crate) fn unit_ns(largest_ns: i64) -> i64 {
     let mut unit = 1;
     while largest_ns / unit >= 1_000_000 {
         unit *= 10;

@@ -16,7 +16,7 @@ const SENTENCE_LETTERS: usize = 1200;
 /// Strings by number.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(super) struct StringPool {
+pub(crate) struct StringPool {
     texts: Vec<String>,
     #[serde(skip)]
     ids: FxHashMap<String, usize>,
@@ -24,7 +24,7 @@ pub(super) struct StringPool {
 
 impl StringPool {
     /// Returns the number of a name. Names that look alike after shortening keep different numbers.
-    pub(super) fn id(&mut self, name: &str) -> usize {
+    pub(crate) fn id(&mut self, name: &str) -> usize {
         if let Some(id) = self.ids.get(name) {
             return *id;
         }
@@ -36,12 +36,12 @@ impl StringPool {
 }
 
 /// Makes a name visible and shortens it.
-pub(super) fn visible_name(name: &str) -> String {
+pub(crate) fn visible_name(name: &str) -> String {
     visible(&short(name, NAME_LETTERS))
 }
 
 /// Makes a sentence that may contain names visible and shortens it.
-pub(super) fn visible_sentence(text: &str) -> String {
+pub(crate) fn visible_sentence(text: &str) -> String {
     visible(&short(text, SENTENCE_LETTERS))
 }
 

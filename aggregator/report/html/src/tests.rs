@@ -39,7 +39,7 @@ fn page_of(analysis: Analysis, settings: &Settings) -> String {
     let mut out = Vec::new();
     let frame = Frame {
         title: title("traces", &analyzed.analysis),
-        inputs: vec![("", "traces".into(), "some/traces".into())],
+        inputs: vec![Input { letter: "", name: "traces".into(), path: "some/traces".into() }],
         command: "rankscope report 'some traces'".into(),
     };
     write_page(&frame, &[run.tab], &mut out).unwrap();
@@ -220,15 +220,6 @@ fn the_policy_has_the_hashes_of_script_and_style() {
     }
     // The page loads nothing: its only links lead to its own sections.
     assert!(!page.contains("src="), "something is loaded");
-}
-
-#[test]
-fn a_timeline_of_an_unrecorded_step_is_an_error() {
-    let analysis = analysis_with("forward");
-    let settings = |step| Settings { timeline_step: Some(step), ..Settings::default() };
-    assert_eq!(timeline_step(&analysis, &settings(3)).unwrap(), Some(3));
-    let error = timeline_step(&analysis, &settings(9)).unwrap_err();
-    assert_eq!(error.to_string(), "--timeline 9: this step was not recorded; recorded steps: 3");
 }
 
 /// Invariant (output): The report names its input and the command that made it.

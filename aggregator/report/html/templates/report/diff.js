@@ -67,7 +67,7 @@ function drawRows(data) {
   return [table(columns, data.rows, { label: "comparisons", search: true, sort: 10, ascending: true, mark: (r) => "diff-" + r.judgement })];
 }
 
-function drawKernels(data) {
+function drawKernelCounts(data) {
   const count = (title, key) => ({ title, value: (r) => r[key], text: (r) => formatNumber(r[key]) });
   const change = (r) => r.b - r.a;
   const columns = [
@@ -88,6 +88,6 @@ function drawOneSided(data) {
 
 // Draws the comparison into its tab.
 export function drawDiff(data, root) {
-  const draw = { changes: drawChanges, rows: drawRows, kernels: drawKernels, "one-sided": drawOneSided };
+  const draw = { changes: drawChanges, rows: drawRows, kernels: drawKernelCounts, "one-sided": drawOneSided };
   for (const place of root.querySelectorAll("[data-diff]")) place.append(...draw[place.dataset.diff](data));
 }

@@ -81,11 +81,14 @@ function markCode() {
   }
 }
 
-wireTabs();
-listContents();
-markCode();
-const runData = document.getElementById("run-data");
-if (runData) drawRun(JSON.parse(runData.textContent), document.getElementById("run"));
-const diffData = document.getElementById("diff-data");
-if (diffData) drawDiff(JSON.parse(diffData.textContent), document.getElementById("diff"));
-document.documentElement.dataset.ready = "true";
+// Called at the end of the script, which lists the functions that draw the sections of a run.
+export function drawPage(sections) {
+  wireTabs();
+  listContents();
+  markCode();
+  const runData = document.getElementById("run-data");
+  if (runData) drawRun(JSON.parse(runData.textContent), document.getElementById("run"), sections);
+  const diffData = document.getElementById("diff-data");
+  if (diffData) drawDiff(JSON.parse(diffData.textContent), document.getElementById("diff"));
+  document.documentElement.dataset.ready = "true";
+}

@@ -1,6 +1,6 @@
 // Tables with sorting and search.
 import { bdi, element, say } from "./dom.js";
-import { NONE, formatCount } from "./format.js";
+import { NONE, formatCount, formatNs } from "./format.js";
 
 const PAGE = 25;
 
@@ -85,3 +85,7 @@ export function table(columns, rows, options) {
   draw();
   return element("div", { class: "tabled" }, parts);
 }
+
+// Columns of times and of counts.
+export const ns = (title, key, hint) => ({ title, hint, value: (r) => r[key], text: (r) => formatNs(r[key]) });
+export const count = (title, key, hint) => ({ title, hint, value: (r) => r[key], text: (r) => formatCount(r[key]) });

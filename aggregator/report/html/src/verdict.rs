@@ -1,0 +1,104 @@
+//! The head of the page: the verdict as lines and numbers.
+
+use crate::string_pool::visible_sentence;
+use model::analysis::{Analysis, RankIdentity, VerdictKind};
+use model::units::{ns, plural};
+
+/// The ranks whose places are listed; others are counted.
+const PLACES: usize = 4;
+
+/// The lines below the title of the verdict: machine, cost, location, action.
+pub(crate) fn answers(analysis: &Analysis) -> Vec<(&'static str, String)> {
+    let v = &analysis.verdict;
+    let machine = match v.kind {
+        VerdictKind::Cause | VerdictKind::Hung => places(analysis, &v.causes),
+        VerdictKind::Undecided => places(analysis, &v.suspects),
+        VerdictKind::Balanced => Some("none: no rank slows the others".into()),
+        VerdictKind::Nothing if analysis.facts.ranks.len() == 1 => places(analysis, &analysis.facts.ranks),
+        VerdictKind::Nothing => None,
+    };
+    let top = analysis.tables.findings.iter().max_by_key(|row| row.saving_ns);
+    let of_finding = top.filter(|_| v.kind == VerdictKind::Balanced);
+    let of_finding = of_finding.map(|row| format!("nothing about a single rank; the largest finding: {}", row.title));
+    let action = v.action.clone().or(of_finding);
+    let lines = [
+        ("machine", machine),
+        ("cost", v.cost.clone()),
+        ("where", v.location.clone()),
+        ("what to do", action),
+        ("recorded in", file_of(analysis)),
+    ];
+    lines.into_iter().filter_map(|(name, text)| Some((name, visible_sentence(&text?)))).collect()
+}
+
+/// The file of the rank that the page is about.
+fn file_of(analysis: &Analysis) -> Option<String> {
+    let v = &analysis.verdict;
+    let rank = match v.kind {
+        VerdictKind::Cause | VerdictKind::Undecided => v.rank,
+        VerdictKind::Balanced | VerdictKind::Hung => None,
+        VerdictKind::Nothing => analysis.facts.ranks.first().copied().filter(|_| analysis.facts.ranks.len() == 1),
+    };
+    analysis.identity(rank?)?.file.clone()
+}
+
+/// Where ranks ran, in words; `None` without ranks.
+fn places(analysis: &Analysis, of: &[i32]) -> Option<String> {
+    let place = |rank: &i32| {
+        let identity = analysis.identity(*rank).cloned().map(|identity| RankIdentity { file: None, ..identity });
+        let words = identity.map(|identity| identity.words()).unwrap_or_default();
+        let host = analysis.identity(*rank).and_then(|identity| identity.host.as_ref());
+        let known = match (words.is_empty(), host) {
+            (true, _) => "not recorded".to_string(),
+            (_, Some(_)) => format!("host {}", words.join(" · ")),
+            (_, None) => format!("host not recorded · {}", words.join(" · ")),
+        };
+        if of.len() > 1 { format!("rank {rank}: {known}") } else { known }
+    };
+    let mut places: Vec<String> = of.iter().take(PLACES).map(place).collect();
+    if of.len() > PLACES {
+        places.push(plural(of.len() - PLACES, "more rank"));
+    }
+    (!places.is_empty()).then(|| places.join("; "))
+}
+
+/// Beside the title: the verdict as a sentence, where no lines say it.
+pub(crate) fn headline(analysis: &Analysis) -> Option<String> {
+    analysis.verdict.cost.is_none().then(|| visible_sentence(&analysis.verdict.sentence))
+}
+
+/// Three numbers of the verdict, each with its name.
+pub(crate) fn tiles(analysis: &Analysis) -> Vec<(String, String)> {
+    let v = &analysis.verdict;
+    let mut tiles = Vec::new();
+    let mut tile = |name: &str, value: Option<String>| tiles.extend(value.map(|value| (name.to_string(), value)));
+    if v.cost.is_none() {
+        tile("median step", v.step_ns.map(ns));
+        let steps = plural(analysis.facts.steps.len(), "step");
+        let (sure, value) = match v.kind {
+            VerdictKind::Balanced => (format!("how sure: over {steps}, no rank stands out"), "none found".into()),
+            VerdictKind::Undecided => (format!("how sure: over {steps}"), "not certain".into()),
+            VerdictKind::Hung => ("a collective did not end".into(), plural(v.causes.len(), "missing rank")),
+            _ => (format!("how sure: over {steps}; there is no rank to compare with"), "not compared".into()),
+        };
+        tile(&sure, Some(value).filter(|_| analysis.facts.events > 0));
+        return tiles;
+    }
+    let name = match v.kind {
+        VerdictKind::Cause if v.delayed_steps.is_some() => "mean delay of a step",
+        VerdictKind::Cause => "delay of every step",
+        _ => "possible delay of every step",
+    };
+    tile(name, v.step_delay_ns.map(ns));
+    let share = |delay: i64| v.step_ns.filter(|s| *s > 0).map(|s| format!("{:.0} %", 100.0 * delay as f64 / s as f64));
+    tile("share of a step", v.step_delay_ns.and_then(share));
+    let shown = v
+        .persistence
+        .map(|share| format!("{:.0} of {}", share * f64::from(v.steps), plural(v.steps.max(0) as usize, "step")));
+    let (sure, seen) = match v.kind {
+        VerdictKind::Cause => ("certain", "seen in"),
+        _ => ("not certain", "perhaps in"),
+    };
+    tile(&shown.map_or("how sure".into(), |shown| format!("how sure: {seen} {shown}")), Some(sure.into()));
+    tiles
+}
