@@ -10,7 +10,7 @@ test CRATE FILTER="":
 
 # Accepts the new output of all snapshot tests; look at `git diff` afterwards
 bless CRATE FILTER="":
-    UPDATE_EXPECT=1 cargo test --locked -p {{CRATE}} {{FILTER}}
+    INSTA_UPDATE=always cargo test --locked -p {{CRATE}} {{FILTER}}
 
 # Compares two aggregator binaries, in turns: just bench OLD NEW
 bench OLD NEW:

@@ -151,7 +151,7 @@ fn every_path_is_beside_htas() {
         }
     }
     assert!(compared >= 20, "{compared}");
-    expect_test::expect_file!["data/critical_path.txt"].assert_eq(&text);
+    insta::assert_snapshot!("beside_hta", text);
 }
 
 fn ms(ns: i64) -> f64 {

@@ -258,7 +258,7 @@ fn every_disorder_has_its_exit_code_and_its_words() {
         let said = outcome(&path).replace(&path.display().to_string(), "FILE");
         writeln!(table, "{name:34} {}", said.trim_end_matches("; ")).unwrap();
     }
-    expect_test::expect_file!["data/kineto_malformed.txt"].assert_eq(&table);
+    insta::assert_snapshot!("every_disorder", table);
 }
 
 /// The odd files beside the repository, each by itself.
@@ -273,7 +273,7 @@ fn every_odd_file_has_its_exit_code_and_its_words() {
         let name = path.file_name().unwrap().to_string_lossy();
         writeln!(table, "{name:52} {}", said.trim_end_matches("; ")).unwrap();
     }
-    expect_test::expect_file!["data/kineto_odd.txt"].assert_eq(&table);
+    insta::assert_snapshot!("every_odd_file", table);
 }
 
 /// A job may have very many ranks: the list of the missing ones stays short.

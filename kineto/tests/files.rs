@@ -138,5 +138,5 @@ fn a_directory_with_other_files_in_it() {
     for o in &plan.omissions {
         writeln!(text, "left out: {} {}: {}", o.what, o.file.as_deref().unwrap_or("-"), o.why).unwrap();
     }
-    expect_test::expect_file!["data/directory.txt"].assert_eq(&text);
+    insta::assert_snapshot!("directory", text);
 }

@@ -74,5 +74,5 @@ fn every_real_file_is_read() {
             text.push_str(&describe(&load(file).unwrap()));
         }
     }
-    expect_test::expect_file!["data/real_files.txt"].assert_eq(&text);
+    insta::assert_snapshot!("real_files", text);
 }

@@ -13,11 +13,8 @@
 //! script that is a check by itself has the sentence in its own docstring.
 
 use std::collections::BTreeMap;
-use std::fs;
 
-use crate::tidy::{sources, workspace_root};
-
-const PAGE: &str = "docs/method/invariants.md";
+use crate::tidy::sources;
 
 /// The word in brackets, and the heading of the page. The page has them in this order.
 const GROUPS: [(&str, &str); 13] = [
@@ -40,7 +37,7 @@ const HEAD: &str = "\
 # Invariants
 
 Each sentence holds for every change, and a test holds it. The sentences stand at the tests; this page is generated from them:
-`UPDATE_EXPECT=1 cargo test -p rankscope-tests --test it -- invariants`.
+`INSTA_UPDATE=always cargo test -p rankscope-tests --test it -- invariants`.
 ";
 
 /// Where a sentence stands.
@@ -129,13 +126,7 @@ fn the_page_of_invariants_is_current() {
     let files: Vec<_> = sources().into_iter().filter(|s| is_read(&s.path)).map(|s| (s.path, s.text)).collect();
     let expected = page(&files).unwrap();
     assert!(expected.lines().filter(|line| line.starts_with("- ")).count() > 100, "{expected}");
-    let path = workspace_root().join(PAGE);
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
-        fs::write(&path, &expected).unwrap();
-    }
-    let found = fs::read_to_string(&path).unwrap_or_default();
-    let differs = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
-    assert!(found == expected, "{PAGE} is old, first at {differs:?}: bless it with UPDATE_EXPECT=1");
+    fixtures::generated::check_text("docs/method/invariants.md", &expected);
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod processes;
 mod read;
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use trace::OmissionRow;
 

@@ -27,7 +27,7 @@ mod table_files;
 mod tables;
 mod wanted;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use trace::OmissionRow;
 

@@ -7,7 +7,7 @@ mod load;
 mod parse;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use trace::{OmissionRow, Text};
 

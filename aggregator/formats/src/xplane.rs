@@ -17,7 +17,7 @@ mod space;
 mod stats;
 mod work;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use trace::OmissionRow;
 

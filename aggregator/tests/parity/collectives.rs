@@ -81,7 +81,7 @@ test `parity`. Times are compared to the µs.
         write!(text, "\n## {name}: {} kernels\n\n", lines.len()).unwrap();
         compare(&lines, &ours, &mut text);
     }
-    expect_test::expect_file!["collectives.md"].assert_eq(&text);
+    fixtures::generated::check_text("aggregator/tests/parity/collectives.md", &text);
 }
 
 fn compare(lines: &[Line], ours: &Ours, text: &mut String) {

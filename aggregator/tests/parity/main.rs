@@ -213,7 +213,7 @@ fn every_table_equals_htas_except_for_htas_errors() {
         text,
         "\n## All files\n\n| trace | file | numbers | equal | within rounding | listed above |\n|---|---|---|---|---|---|\n{summary}"
     );
-    expect_test::expect_file!["differences.md"].assert_eq(&text);
+    fixtures::generated::check_text("aggregator/tests/parity/differences.md", &text);
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults[..faults.len().min(60)].join("\n"));
     assert!(!text.contains("UNEXPLAINED"));
 }

@@ -42,11 +42,10 @@ fn report(run: &Path) -> String {
 
 #[test]
 fn a_good_run_has_no_problem() {
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(good_run().path()), @r#"
         rank 0: 200 events
         rank 1: 200 events
-    "#]]
-    .assert_eq(&report(good_run().path()));
+    "#);
 }
 
 #[test]
@@ -75,7 +74,7 @@ fn garbage_and_strangers_are_problems() {
     fs::write(directory.join("notes.txt"), b"hello").unwrap();
     fs::create_dir(directory.join("rank-00001-0009.parquet")).unwrap();
     fs::write(directory.join("rank-00001-0001.parquet.77.tmp"), &noise[..100]).unwrap();
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 200 events
         rank 1: 200 events
         notes.txt rank ?: rows of events (?): not a run (its name is not rank-NNNNN-NNNN.parquet)
@@ -83,7 +82,7 @@ fn garbage_and_strangers_are_problems() {
         rank-00000-0002.parquet rank 0: rows of events (?): EOF: Parquet file too small. Size is 4 but need 8
         rank-00001-0001.parquet.77.tmp rank 1: unfinished part of events (?): the part was being written when its rank stopped
         rank-00001-0009.parquet rank 1: rows of events (?): it is a directory, not a regular file
-    "#]].assert_eq(&report(run.path()));
+    "#);
 }
 
 /// Invariant (input): Long texts are shortened and counted, and all rows are read.
@@ -99,12 +98,11 @@ fn long_texts_are_shortened_and_counted_and_all_rows_are_read() {
     rows[8].args = Some(format!("{{\"ab\":\"{long}\"}}").into());
     fs::remove_file(shard_path(run.path(), "events", 0, 0)).unwrap();
     write_rows(run.path(), &meta(0), 0, &rows);
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 200 events
         rank 1: 200 events
         rank-00000-0000.parquet rank 0: rows of events (?): 3 texts are longer than 1048576 bytes; shortened
-    "#]]
-    .assert_eq(&report(run.path()));
+    "#);
     let (read, _) = Run::open(run.path()).unwrap().rows::<EventRow>(0);
     assert_eq!((&*read[7].name, &*read[30].name), (&*long, &*long));
     assert_eq!(read[8].args.as_ref().map(|args| args.len()), Some(MAX_TEXT_BYTES - 1), "no character is cut");
@@ -146,48 +144,45 @@ fn a_missing_rank_and_a_rank_too_many_are_problems() {
     let run = good_run();
     write_manifest(run.path(), 3);
     write_rows(run.path(), &meta(5), 0, &events(5, 10));
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 200 events
         rank 1: 200 events
         rank-00005-0000.parquet rank 5: rows of events (10): rank 5 in a run whose manifest says world_size 3
         - rank 2: rank (1): no readable shard of it was found
-    "#]]
-    .assert_eq(&report(run.path()));
+    "#);
 }
 
 #[test]
 fn another_runs_shard_is_left_out() {
     let run = good_run();
     write_rows(run.path(), &ShardMeta { run_id: "other".into(), ..meta(1) }, 1, &events(1, 10));
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 200 events
         rank 1: 200 events
         rank-00001-0001.parquet rank 1: rows of events (10): it belongs to run "other", the manifest says "test"
-    "#]]
-    .assert_eq(&report(run.path()));
+    "#);
 }
 
 #[test]
 fn of_two_processes_that_claim_a_rank_the_larger_is_kept() {
     let run = good_run();
     write_rows(run.path(), &ShardMeta { pid: 9999, ..meta(1) }, 1, &events(1, 10));
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 200 events
         rank 1: 200 events
         rank-00001-0001.parquet rank 1: rows of events (10): rank 1 is claimed by two processes: node-1 pid 41 is kept (more rows), this is node-1 pid 9999
-    "#]].assert_eq(&report(run.path()));
+    "#);
 }
 
 #[test]
 fn a_renamed_shard_contradicts_its_metadata() {
     let run = good_run();
     fs::rename(shard_path(run.path(), "events", 1, 0), shard_path(run.path(), "events", 0, 1)).unwrap();
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 200 events
         rank 1: 0 events
         rank-00000-0001.parquet rank 0: rows of events (?): metadata key rankscope.rank is 1, but the file's name says 0
-    "#]]
-    .assert_eq(&report(run.path()));
+    "#);
 }
 
 #[test]
@@ -218,11 +213,11 @@ fn the_processes_of_a_session_make_one_claim() {
     assert_eq!(Run::open(run.path()).unwrap().problems, []);
     write_rows(run.path(), &of(2, "boot 9"), 3, &events(0, 5));
     write_rows(run.path(), &of(2, ""), 4, &events(0, 4));
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 35 events
         rank-00000-0003.parquet rank 0: rows of events (5): rank 0 is claimed by two processes: node-1 session boot 1 is kept (more rows), this is node-1 session boot 9
         rank-00000-0004.parquet rank 0: rows of events (4): rank 0 is claimed by two processes: node-1 session boot 1 is kept (more rows), this is node-1 pid 2
-    "#]].assert_eq(&report(run.path()));
+    "#);
 }
 
 /// The writer refuses what the reader would refuse.
@@ -253,12 +248,11 @@ fn a_reader_refuses_rows_that_break_the_facts() {
     let mut rows = events(1, 5);
     rows.swap(2, 3);
     write_shard(run.path(), &unsorted, &meta(1), 1, &[batch_from_rows(&rows).unwrap()]).unwrap();
-    expect_test::expect![[r#"
+    insta::assert_snapshot!(report(run.path()), @r#"
         rank 0: 200 events
         rank 1: 200 events
         rank-00001-0001.parquet rank 1: rows of events (5): table events is not sorted by ts_ns at row 3
-    "#]]
-    .assert_eq(&report(run.path()));
+    "#);
 }
 
 // PAR1 | pages | footer: one flipped bit in the pages changes a value, a length or a null. No row of the shard is used then.

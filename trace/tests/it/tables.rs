@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use expect_test::expect_file;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use trace::*;
 
@@ -11,7 +10,7 @@ use crate::common;
 
 /// Invariant (code): Tables are what their documentation says.
 ///
-/// Change a table, and this says so: raise `SCHEMA_VERSION`, then bless with `UPDATE_EXPECT=1`.
+/// Change a table, and this says so: raise `SCHEMA_VERSION`, then accept with `INSTA_UPDATE=always`.
 #[test]
 fn schemas_are_as_documented() {
     let mut text = format!("schema version {SCHEMA_VERSION}; * = never null\n");
@@ -22,7 +21,7 @@ fn schemas_are_as_documented() {
             text.push_str(&format!("\n[by {writer}{sorted}]\n{}", table.describe()));
         }
     }
-    expect_file!["../schemas.txt"].assert_eq(&text);
+    insta::assert_snapshot!("schemas", text);
 }
 
 /// Invariant (code): Tables are what their documentation says.
@@ -199,13 +198,13 @@ fn the_filled_tables_are_those_that_are_declared() {
     assert!(names(part_tables()).is_disjoint(&others), "a directory of parts holds tables of all writers");
 }
 
-/// Change a declaration, then bless with `UPDATE_EXPECT=1`.
+/// Change a declaration, then accept with `INSTA_UPDATE=always`.
 #[test]
 fn the_reference_documentation_is_current() {
-    expect_file!["../../../docs/reference/tables.md"].assert_eq(&describe());
+    fixtures::generated::check_text("docs/reference/tables.md", &describe());
 }
 
-/// The tables as attributes, for editors and type checkers. Change a declaration, then bless with `UPDATE_EXPECT=1`.
+/// The tables as attributes, for editors and type checkers. Change a declaration, then accept with `INSTA_UPDATE=always`.
 #[test]
 fn the_attributes_of_python_are_the_declared_tables() {
     const HEAD: &str = "\
@@ -228,7 +227,7 @@ from rankscope._table import Table
             text.push_str(&format!("        return self._table(\"{name}\")\n"));
         }
     }
-    expect_file!["../../../python/rankscope/_declared.py"].assert_eq(&text);
+    fixtures::generated::check_text("python/rankscope/_declared.py", &text);
 }
 
 /// A text in lines of a docstring, the first one without its indent.

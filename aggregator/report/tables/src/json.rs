@@ -82,7 +82,6 @@ fn write(analysis: &Analysis, summarised: Option<Summarised>, mut out: impl Writ
 
 #[cfg(test)]
 mod tests {
-    use expect_test::expect_file;
     use trace::{OmissionRow, StragglerRow};
 
     use super::*;
@@ -103,7 +102,7 @@ mod tests {
     fn the_shape_changes_only_with_the_version() {
         let mut out = Vec::new();
         render(&shape(), 2, &mut out).unwrap();
-        expect_file!["tests/shape.json"].assert_eq(&String::from_utf8(out).unwrap());
+        insta::assert_snapshot!("shape", String::from_utf8(out).unwrap());
     }
 
     #[test]

@@ -217,7 +217,6 @@ fn unsigned_zero(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use expect_test::expect;
 
     fn grid() -> Grid {
         Grid::new()
@@ -234,37 +233,33 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        expect![[r#"
+        insta::assert_snapshot!(rendered(80), @r#"
             table
               rank  step ms  hidden %  range
                  0      1.5      12.3  forward
                 11    120.0         –  ncclDevKernel_AllReduce_Sum_f32_RING_LL
-        "#]]
-        .assert_eq(&rendered(80));
+        "#);
     }
 
     #[test]
     fn narrow_tables_lose_text_then_columns() {
-        expect![[r#"
+        insta::assert_snapshot!(rendered(40), @r#"
             table
               rank  step ms  range
                  0      1.5  forward
                 11    120.0  ncclDevKern…f32_RING_LL
-        "#]]
-        .assert_eq(&rendered(40));
-        expect![[r#"
+        "#);
+        insta::assert_snapshot!(rendered(34), @r#"
             table
               rank  step ms  range
                  0      1.5  forward
                 11    120.0  ncclDevK…_RING_LL
-        "#]]
-        .assert_eq(&rendered(34));
-        expect![[r#"
+        "#);
+        insta::assert_snapshot!(rendered(20), @r#"
             table
               rank  step ms
                  0      1.5
                 11    120.0
-        "#]]
-        .assert_eq(&rendered(20));
+        "#);
     }
 }

@@ -1,6 +1,5 @@
 //! Snapshots of a made-up comparison at common terminal widths.
 
-use expect_test::{ExpectFile, expect_file};
 use trace::Text;
 
 use super::*;
@@ -79,7 +78,7 @@ fn example(changed: bool) -> Diff {
     }
 }
 
-fn check(changed: bool, width: usize, expected: &ExpectFile) {
+fn check(changed: bool, width: usize, name: &str) {
     let mut out = Vec::new();
     render(&example(changed), &TerminalStyle { width, ..TerminalStyle::default() }, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
@@ -88,14 +87,14 @@ fn check(changed: bool, width: usize, expected: &ExpectFile) {
         assert_eq!(line, line.trim_end(), "blanks at the end");
     }
     assert!(!text.contains('\u{1b}'), "names cannot send terminal commands");
-    expected.assert_eq(&text);
+    insta::assert_snapshot!(name, text);
 }
 
 #[test]
 fn terminals_of_60_80_120_and_200_columns() {
-    check(true, 60, &expect_file!["at_60.txt"]);
-    check(true, 80, &expect_file!["at_80.txt"]);
-    check(true, 120, &expect_file!["at_120.txt"]);
-    check(true, 200, &expect_file!["at_200.txt"]);
-    check(false, 80, &expect_file!["same_at_80.txt"]);
+    check(true, 60, "at_60");
+    check(true, 80, "at_80");
+    check(true, 120, "at_120");
+    check(true, 200, "at_200");
+    check(false, 80, "same_at_80");
 }

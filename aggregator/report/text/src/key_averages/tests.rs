@@ -1,7 +1,5 @@
 //! Snapshots at the widths that terminals have.
 
-use expect_test::{ExpectFile, expect_file};
-
 use super::*;
 
 fn row(name: &str, calls: i64, cpu_us: i64, device_us: i64) -> Average {
@@ -51,38 +49,38 @@ fn table(group_by: GroupBy) -> KeyAverages {
     }
 }
 
-fn check(group_by: GroupBy, width: usize, expected: &ExpectFile) {
+fn check(group_by: GroupBy, width: usize, name: &str) {
     let style = TableStyle { width: Some(width), colour: false, rows: Some(4) };
     let text = render(&table(group_by), Some(("self_cuda_time_total", SortKey::SelfDeviceTimeTotal)), &style);
     for line in text.lines() {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
     }
-    expected.assert_eq(&text);
+    insta::assert_snapshot!(name, text);
 }
 
 #[test]
 fn at_60_columns() {
-    check(GroupBy::Name, 60, &expect_file!["at_60.txt"]);
+    check(GroupBy::Name, 60, "at_60");
 }
 
 #[test]
 fn at_80_columns() {
-    check(GroupBy::Name, 80, &expect_file!["at_80.txt"]);
+    check(GroupBy::Name, 80, "at_80");
 }
 
 #[test]
 fn at_120_columns() {
-    check(GroupBy::Module, 120, &expect_file!["at_120.txt"]);
+    check(GroupBy::Module, 120, "at_120");
 }
 
 #[test]
 fn at_100_columns() {
-    check(GroupBy::InputShape, 100, &expect_file!["at_100.txt"]);
+    check(GroupBy::InputShape, 100, "at_100");
 }
 
 #[test]
 fn at_200_columns() {
-    check(GroupBy::Stack, 200, &expect_file!["at_200.txt"]);
+    check(GroupBy::Stack, 200, "at_200");
 }
 
 #[test]
@@ -103,13 +101,12 @@ fn what_was_not_recorded_has_no_column() {
     let rows = vec![Average { name: "a".into(), calls: 2, self_cpu_time_total_ns: 1_500, ..Average::default() }];
     let table = KeyAverages { self_cpu_time_total_ns: 1_500, rows, ..KeyAverages::default() };
     let text = render(&table, None, &TableStyle { width: None, colour: false, rows: None });
-    let expected = expect_test::expect![[r#"
+    insta::assert_snapshot!(text, @r#"
         rank 0: by name
           Name  Self CPU %  Self CPU  CPU total %  CPU total  CPU time avg  # of Calls
           a        100.00%   1.500us        0.00%    0.000us       0.000us           2
         Self CPU time total: 1.500us
-    "#]];
-    expected.assert_eq(&text);
+    "#);
     let empty = render(&KeyAverages::default(), None, &TableStyle { width: None, colour: false, rows: None });
     assert_eq!(empty, "rank 0: by name\n  nothing was recorded\n");
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use expect_test::{Expect, expect_file};
 use trace::{
     BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, InstanceRow, JobPathRow, OmissionRow, PathKind,
     StepBreakdownRow, StragglerRow, Unexplained,
@@ -224,54 +223,54 @@ fn rendered(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     String::from_utf8(out).unwrap()
 }
 
-fn check(ranks: i32, width: usize, full: bool, expected: &expect_test::ExpectFile) {
+fn check(ranks: i32, width: usize, full: bool, name: &str) {
     let text = rendered(&analysis(ranks), &TerminalStyle { width, full, ..TerminalStyle::default() });
     for line in text.lines() {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
         assert_eq!(line, line.trim_end());
     }
     assert!(full || text.lines().count() <= 20, "{} lines", text.lines().count());
-    expected.assert_eq(&text);
+    insta::assert_snapshot!(name, text);
 }
 
 #[test]
 fn at_60_columns() {
-    check(8, 60, false, &expect_file!["tests/at_60.txt"]);
+    check(8, 60, false, "at_60");
 }
 
 #[test]
 fn at_80_columns() {
-    check(8, 80, false, &expect_file!["tests/at_80.txt"]);
+    check(8, 80, false, "at_80");
 }
 
 #[test]
 fn at_100_columns() {
-    check(8, 100, false, &expect_file!["tests/at_100.txt"]);
+    check(8, 100, false, "at_100");
 }
 
 #[test]
 fn at_120_columns() {
-    check(8, 120, false, &expect_file!["tests/at_120.txt"]);
+    check(8, 120, false, "at_120");
 }
 
 #[test]
 fn at_160_columns_of_64_ranks() {
-    check(64, 160, false, &expect_file!["tests/at_160.txt"]);
+    check(64, 160, false, "at_160");
 }
 
 #[test]
 fn at_200_columns() {
-    check(8, 200, false, &expect_file!["tests/at_200.txt"]);
+    check(8, 200, false, "at_200");
 }
 
 #[test]
 fn full_at_60_columns() {
-    check(8, 60, true, &expect_file!["tests/full_at_60.txt"]);
+    check(8, 60, true, "full_at_60");
 }
 
 #[test]
 fn full_at_120_columns_of_64_ranks() {
-    check(64, 120, true, &expect_file!["tests/full_at_120.txt"]);
+    check(64, 120, true, "full_at_120");
 }
 
 /// All that a name of a trace can be printed in.
@@ -349,12 +348,11 @@ fn names_cannot_send_terminal_commands() {
 
 #[test]
 fn an_empty_analysis_has_a_summary() {
-    let nothing: Expect = expect_test::expect![[r#"
+    insta::assert_snapshot!(rendered(&Analysis::default(), &TerminalStyle::default()), @r#"
         NO VERDICT
         0 ranks · 0 steps · nothing left out
         More: --full, or rankscope report RUN -o report.html
-    "#]];
-    nothing.assert_eq(&rendered(&Analysis::default(), &TerminalStyle::default()));
+    "#);
 }
 
 #[test]
@@ -379,14 +377,13 @@ fn devices_have_a_section() {
     analysis.tables.launch_stats = vec![launches(0), launches(1)];
     analysis.tables.sync_stalls = vec![trace::SyncStallRow { rank: 1, in_steps_ns: 5 * MS, ..Default::default() }];
     let text = rendered(&analysis, &full());
-    let section: Expect = expect_test::expect![[r#"
+    let devices = |text: &str| text[text.find("Devices").unwrap()..].split("\n\n").next().unwrap().to_string();
+    insta::assert_snapshot!(devices(&text), @r#"
         Devices — a device that runs kernels for a small share of the time waits for its host or for other
         ranks; over active steps, short kernels and launch delay (median) over the whole recording
           rank  kernels run %  SM efficiency %  occupancy %  short kernels %  launch delay ms  host waits ms
              0           71.2             31.0         42.5             25.0          0.01200          0.000
-             1           68.0                –         42.5             25.0          0.01200          5.000"#]];
-    let devices = |text: &str| text[text.find("Devices").unwrap()..].split("\n\n").next().unwrap().to_string();
-    section.assert_eq(&devices(&text));
+             1           68.0                –         42.5             25.0          0.01200          5.000"#);
     let step = |mfu_pct| trace::StepFlopsRow { rank: 1, mfu_pct, ..Default::default() };
     analysis.tables.step_flops = vec![step(None)];
     assert!(devices(&rendered(&analysis, &full())).contains("MFU is unknown"));

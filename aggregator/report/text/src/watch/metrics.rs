@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn metrics_have_their_families_and_end() {
         let text = render(&state(), Some(1.5), Format::OpenMetrics);
-        expect_test::expect_file!["metrics.txt"].assert_eq(&text);
+        insta::assert_snapshot!("metrics", text);
         assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
     }
 

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_slow_rank_is_the_first_thing_on_the_screen() {
-        expect_test::expect_file!["screen_80.txt"].assert_eq(&drawn(&slow(), 80, 20));
+        insta::assert_snapshot!("screen_80", drawn(&slow(), 80, 20));
     }
 
     #[test]
