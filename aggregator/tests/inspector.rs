@@ -124,6 +124,13 @@ fn said(rows: &[trace::OmissionRow]) -> Vec<String> {
 }
 
 #[test]
+fn the_small_input_is_what_is_written_here() {
+    let directory = tempfile::tempdir().unwrap();
+    job(directory.path(), 6, true);
+    fixtures::generated::check_folder("fixtures/inputs/inspector", directory.path());
+}
+
+#[test]
 fn the_example_of_the_readme_is_a_collective_without_times() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("example-hostname-pid1639453.log");

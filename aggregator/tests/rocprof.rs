@@ -73,6 +73,15 @@ fn omitted(data: &RankData) -> Vec<(&str, &str, Option<i64>)> {
     data.omissions.iter().map(|omission| (&*omission.kind, &*omission.what, omission.amount)).collect()
 }
 
+#[test]
+fn the_small_input_is_what_is_written_here() {
+    let directory = tempfile::tempdir().unwrap();
+    for rank in [0, 1] {
+        write(&directory.path().join(format!("rank{rank}_results.json")), &[process(70 + rank, &kernels())]);
+    }
+    fixtures::generated::check_folder("fixtures/inputs/rocprof", directory.path());
+}
+
 /// Invariant (formats): rocprofv3: the records of a process become rows with their names and devices.
 #[test]
 fn records_of_a_process_are_rows_with_their_names_and_devices() {

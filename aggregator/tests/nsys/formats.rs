@@ -105,6 +105,20 @@ fn as_directory(sqlite: &Path, directory: &Path, format: Format, batch_rows: usi
     directory.into()
 }
 
+#[test]
+fn the_small_inputs_are_what_is_written_here() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+        directory.path().join(name)
+    };
+    let (sqlite, parquet) = (place("sqlite"), place("parquet"));
+    let exported = export(&sqlite, "job.sqlite");
+    as_directory(&exported, &parquet.join("job_pqtdir"), Format::Parquet, 1_000);
+    fixtures::generated::check_folder("fixtures/inputs/nsys_sqlite", &sqlite);
+    fixtures::generated::check_folder("fixtures/inputs/nsys_parquet", &parquet);
+}
+
 /// All ranks, without the names of files.
 fn loaded(path: &Path) -> Vec<RankData> {
     let source = opened(&[path.to_path_buf()]);

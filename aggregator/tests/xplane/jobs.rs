@@ -20,6 +20,16 @@ fn of<'a>(problems: &'a [OmissionRow], what: &str) -> Option<&'a OmissionRow> {
     problems.iter().find(|problem| &*problem.what == what)
 }
 
+#[test]
+fn the_small_inputs_are_what_is_written_here() {
+    let gpus = vec![gpu(0), gpu(1), host(), recorded(START_NS, START_NS + 1_000_000)];
+    for (name, planes) in [("gpus", gpus), ("tpus", tpus(true))] {
+        let directory = tempfile::tempdir().unwrap();
+        write(&directory.path().join("node-a.xplane.pb"), "node-a", &planes);
+        fixtures::generated::check_folder(&format!("fixtures/inputs/xplane_{name}"), directory.path());
+    }
+}
+
 /// A profile of a kernel on each of `devices`.
 fn small(path: PathBuf, host: &str, devices: &[i64], start_ns: i64) -> PathBuf {
     let device = |number: &i64| {
