@@ -61,3 +61,40 @@ impl From<Analysis> for Reduced<'_> {
         Self { analysis, unread: None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn add_sources(path: &Path, found: &mut Vec<PathBuf>) {
+        if path.is_dir() {
+            std::fs::read_dir(path).unwrap().for_each(|entry| add_sources(&entry.unwrap().path(), found));
+        } else {
+            found.push(path.to_path_buf());
+        }
+    }
+
+    /// Under `reduce`, such a table has no rows yet when it would be read, and nothing else says so.
+    #[test]
+    fn what_judges_reads_no_table_that_is_read_late() {
+        let mut sources = Vec::new();
+        for place in ["account/src", "topology/src", "findings/src", "report/text/src/summary/brief.rs"] {
+            add_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(place), &mut sources);
+        }
+        for path in sources {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let reads = |table: &&&str| {
+                let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+                text.split(&format!(".{table}")).skip(1).any(ends)
+            };
+            let late = NOT_JUDGED.iter().find(reads);
+            assert!(
+                late.is_none(),
+                "{} reads {late:?}: remove `judged false` from the declaration of the table",
+                path.display()
+            );
+        }
+    }
+}
