@@ -110,7 +110,7 @@ fn fit_even(ranks: &[&RankOutline], instances: &[Instance], choice: Choice) -> C
         // Identity; named like the best fit to it.
         row.method = best.unwrap_or(ClockMethod::SameHost).into();
     }
-    clocks.push_devices(ranks, instances, (&hosts, devices), reference, window);
+    clocks.push_devices(ranks, instances, &hosts, devices, reference, window);
     clocks.number_rows();
     evidence::count_violations(&mut clocks, instances);
     let alone = clocks.left_alone(choice, ranks);

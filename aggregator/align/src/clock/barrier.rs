@@ -46,14 +46,15 @@ pub(crate) fn greatest_offsets(
     reference: usize,
     relax: impl Fn(i64) -> i64,
 ) -> Result<Vec<i64>, Contradiction> {
-    offsets(instances, |entry| *entry, (clocks, reference), relax)
+    offsets(instances, |entry| *entry, clocks, reference, relax)
 }
 
 /// The greatest offsets by the entries that `turn` makes of those of the instances.
 fn offsets(
     instances: &[&[Entry]],
     turn: impl Fn(&Entry) -> Entry,
-    (clocks, reference): (usize, usize),
+    clocks: usize,
+    reference: usize,
     relax: impl Fn(i64) -> i64,
 ) -> Result<Vec<i64>, Contradiction> {
     let mut offset = vec![UNREACHED; clocks];
@@ -136,7 +137,7 @@ pub(crate) fn least_offsets(
         end: MaybeNs::of(Some(-e.start)),
     };
     let relax = |t: i64| if t <= -FAR { 0 } else { relax(-t) };
-    let greatest = offsets(instances, turn, (clocks, reference), relax)?;
+    let greatest = offsets(instances, turn, clocks, reference, relax)?;
     let far = |o: i64| o >= FAR / 2;
     Ok(greatest.into_iter().map(|o| if far(o) { -UNREACHED } else { -o }).collect())
 }

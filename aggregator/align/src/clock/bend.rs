@@ -43,7 +43,8 @@ impl Bend {
     /// The index of a gate that no such clock can pass after it passed all gates of earlier times.
     pub(crate) fn through(
         gates: &[Gate],
-        (line, curve): (Line, Option<&Curve>),
+        line: Line,
+        curve: Option<&Curve>,
         feasible: Option<&Feasible>,
     ) -> Result<Option<Self>, usize> {
         let of_lines = feasible.map_or(BEND_LIMIT, |lines| farthest_drift(lines, line));
@@ -114,7 +115,7 @@ mod tests {
 
     fn bend(gates: &[Gate], line: Line) -> Option<Bend> {
         let feasible = Feasible::through(gates, 500e-6).ok();
-        Bend::through(gates, (line, None), feasible.as_ref()).unwrap()
+        Bend::through(gates, line, None, feasible.as_ref()).unwrap()
     }
 
     // ±1 µs ┬                     ┬     300 s apart: between them the clock may run 10 ppm faster, then 10 ppm slower
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn a_jump_is_no_bend() {
         let gates = [gate(0.0, 1e3, 0.0), gate(S, 1e3, 0.0), gate(2.0 * S, 1e3, 1e6), gate(3.0 * S, 1e3, 1e6)];
-        assert_eq!(Bend::through(&gates, (Line::default(), None), None), Err(2));
+        assert_eq!(Bend::through(&gates, Line::default(), None, None), Err(2));
     }
 
     #[test]

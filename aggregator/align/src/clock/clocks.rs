@@ -217,7 +217,8 @@ impl Clocks {
         &mut self,
         ranks: &[&RankOutline],
         instances: &[Instance],
-        (hosts, fits): (&Hosts, Vec<DeviceFit>),
+        hosts: &Hosts,
+        fits: Vec<DeviceFit>,
         reference: i32,
         window: (i64, i64),
     ) {

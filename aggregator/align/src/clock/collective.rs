@@ -260,7 +260,7 @@ impl Group {
             let Some(mut drawn) = drawn else { continue };
             let (sourced, gates, feasible) = (sourced(clock), gates_of(clock), drawn.feasible.take());
             let mut estimate = self.estimate(clock, method(clock), drawn, &measured);
-            match Bend::through(&gates, (estimate.line, None), feasible.as_ref()) {
+            match Bend::through(&gates, estimate.line, None, feasible.as_ref()) {
                 Ok(bend) => estimate.bend = bend,
                 Err(position) => {
                     let source = sourced.and_then(|gates| gates.get(position)?.1);

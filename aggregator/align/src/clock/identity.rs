@@ -68,14 +68,20 @@ pub(crate) fn shared_clocks(ranks: &[&RankOutline], instances: &[Instance]) -> (
     (shared, omissions)
 }
 
-/// A rank of a domain at one collective: its position among the members of the domain, its start, and its end with the
-/// error of both.
-type Met = (usize, i64, i64);
+/// A rank of a domain at one collective.
+#[derive(Clone, Copy)]
+struct Meeting {
+    /// Its position among the members of the domain.
+    member: usize,
+    start_ns: i64,
+    /// With the error of both times.
+    end_ns: i64,
+}
 
 /// The collectives at which ranks of one domain met, by the number of the domain. Usually no rank ends before another one
 /// begins; domains in which none does are left out.
-fn broken_domains(domains: &BTreeMap<&str, Vec<i32>>, instances: &[Instance]) -> BTreeMap<usize, Vec<Vec<Met>>> {
-    let mut broken: BTreeMap<usize, Vec<Vec<Met>>> = BTreeMap::new();
+fn broken_domains(domains: &BTreeMap<&str, Vec<i32>>, instances: &[Instance]) -> BTreeMap<usize, Vec<Vec<Meeting>>> {
+    let mut broken: BTreeMap<usize, Vec<Vec<Meeting>>> = BTreeMap::new();
     if domains.is_empty() {
         return broken;
     }
@@ -84,21 +90,23 @@ fn broken_domains(domains: &BTreeMap<&str, Vec<i32>>, instances: &[Instance]) ->
     };
     let places: FxHashMap<i32, (usize, usize)> = domains.values().enumerate().flat_map(of_domain).collect();
     let barriers = || instances.iter().filter(|i| i.barrier != Barrier::OneSided);
-    let by_domain = |i: &Instance| -> Vec<(usize, Met)> {
+    let by_domain = |i: &Instance| -> Vec<(usize, Meeting)> {
         let weak = if i.barrier == Barrier::Weak { WEAK_SLACK_NS } else { 0 };
         let met = |m: &Member| {
             let (domain, at) = *places.get(&m.rank)?;
             // Device times are converted to host times; the conversion has an error at either end.
             let slack = ROUNDING_NS + weak + if m.device_clock { 2 * DEVICE_ERROR_NS } else { 0 };
             // A rank that has not left cannot break the rule.
-            Some((domain, (at, m.start_ns, m.end_ns.map_or(i64::MAX, |end| end.saturating_add(slack)))))
+            let end_ns = m.end_ns.map_or(i64::MAX, |end| end.saturating_add(slack));
+            Some((domain, Meeting { member: at, start_ns: m.start_ns, end_ns }))
         };
-        let mut met: Vec<(usize, Met)> = i.members.iter().filter_map(met).collect();
+        let mut met: Vec<(usize, Meeting)> = i.members.iter().filter_map(met).collect();
         met.sort_by_key(|(domain, _)| *domain);
         met
     };
-    let is_broken =
-        |here: &&[(usize, Met)]| here.iter().map(|(_, met)| met.2).min() < here.iter().map(|(_, met)| met.1).max();
+    let is_broken = |here: &&[(usize, Meeting)]| {
+        here.iter().map(|(_, met)| met.end_ns).min() < here.iter().map(|(_, met)| met.start_ns).max()
+    };
     for met in barriers().map(by_domain) {
         for here in met.chunk_by(|a, b| a.0 == b.0).filter(is_broken) {
             broken.entry(here[0].0).or_default();
@@ -119,7 +127,7 @@ fn broken_domains(domains: &BTreeMap<&str, Vec<i32>>, instances: &[Instance]) ->
 
 /// The ranks to exclude so that no two of the rest break the barrier rule. Ranks that break it with the most others go
 /// first. `meetings` have the positions of the ranks among `members`.
-fn outsiders(members: &[i32], meetings: &[Vec<Met>]) -> Vec<i32> {
+fn outsiders(members: &[i32], meetings: &[Vec<Meeting>]) -> Vec<i32> {
     if meetings.is_empty() {
         return Vec::new();
     }
@@ -129,9 +137,9 @@ fn outsiders(members: &[i32], meetings: &[Vec<Met>]) -> Vec<i32> {
     for here in meetings {
         for (i, a) in here.iter().enumerate() {
             for b in &here[i + 1..] {
-                let broken = u32::from(a.2.min(b.2) < a.1.max(b.1));
+                let broken = u32::from(a.end_ns.min(b.end_ns) < a.start_ns.max(b.start_ns));
                 // The members of an instance ascend.
-                let count = &mut pairs[a.0 * n + b.0];
+                let count = &mut pairs[a.member * n + b.member];
                 *count = (count.0 + 1, count.1 + broken);
             }
         }

@@ -137,7 +137,7 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let points: Vec<(f64, f64, f64)> = best.iter().map(|p| (t(p), offset(p), 1.0 / p.rtt_ns.max(1) as f64)).collect();
     let (line, drift_known) = choose(&points, feasible.as_ref());
     let line = line.rounded();
-    let bend = Bend::through(&gates, (line, None), feasible.as_ref());
+    let bend = Bend::through(&gates, line, None, feasible.as_ref());
     let contradiction = bend.as_ref().err().map(|position| pings[*position].local_ns);
     let mut distances: Vec<f64> = pings.iter().map(|p| (offset(p) - line.at(t(p))).abs()).collect();
     let support = Support::of(&points.iter().map(|p| p.0).collect::<Vec<_>>());
@@ -146,7 +146,7 @@ fn fit_pair(pings: &[Ping]) -> (Fit, i64, Option<i64>) {
     let curved = spread_ns.filter(|_| bend.is_ok()).and_then(|line_ns| {
         let good: Vec<(f64, f64)> = good_bursts(&bursts).filter_map(best_of).map(|p| distance(&p)).collect();
         let (curve, spread_ns) = Curve::through(&good, line_ns, hidden_asymmetry(least_rtt_ns(pings)))?;
-        let bend = Bend::through(&gates, (line, Some(&curve)), feasible.as_ref()).ok().flatten();
+        let bend = Bend::through(&gates, line, Some(&curve), feasible.as_ref()).ok().flatten();
         Some(Curved { curve, bend, spread_ns })
     });
     let estimate = Estimate {

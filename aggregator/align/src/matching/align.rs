@@ -60,8 +60,16 @@ pub(super) struct Aligned {
     pub omissions: Vec<OmissionRow>,
 }
 
-/// Properties that rows must share to be one collective: window, communicator, operation, bytes, sender and receiver.
-type Likeness = (Option<i32>, i64, Word<Op>, Option<i64>, Option<(i32, i32)>);
+/// Properties that rows must share to be one collective.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Likeness {
+    window: Option<i32>,
+    comm_id: i64,
+    op: Word<Op>,
+    bytes: Option<i64>,
+    /// Sender and receiver.
+    pair: Option<(i32, i32)>,
+}
 
 /// Groups `rest`, the rows that no key could place. `known` holds the groups that keys have matched.
 pub(super) fn group(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Aligned {
@@ -115,7 +123,13 @@ fn sequences(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Vec<Ve
     let likeness = |(r, i): &RowRef| -> Likeness {
         let row = &ranks[*r].collectives[*i];
         let op = if is_point_to_point(row) { Op::Send.into() } else { row.op.clone() };
-        (window_of(&windows[*r], row), row.comm_id, op, row.bytes, pair_of(ranks[*r].info.rank, row))
+        Likeness {
+            window: window_of(&windows[*r], row),
+            comm_id: row.comm_id,
+            op,
+            bytes: row.bytes,
+            pair: pair_of(ranks[*r].info.rank, row),
+        }
     };
     let mut numbers: BTreeMap<Likeness, usize> = BTreeMap::new();
     let found: Vec<usize> = rest

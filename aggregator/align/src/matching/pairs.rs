@@ -17,8 +17,15 @@ use crate::matching::row::{Group, RowRef, pair_of, window_of};
 use model::RankOutline;
 use model::windows::Windows;
 
-/// Window, communicator, sender and receiver, and step.
-type Key = (Option<i32>, i64, (i32, i32), Option<i32>);
+/// The messages of one rank to another in a step of a window.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct PairKey {
+    window: Option<i32>,
+    comm_id: i64,
+    sender: i32,
+    receiver: i32,
+    step: Option<i32>,
+}
 
 /// Rows of one key: the sends and the receives, each by start.
 #[derive(Default)]
@@ -29,12 +36,15 @@ struct Sides {
 
 /// Matches sends and receives of `rest`, and removes them from it.
 pub(super) fn group(ranks: &[&RankOutline], rest: &mut Vec<RowRef>) -> Vec<Group> {
-    let mut keys: BTreeMap<Key, Sides> = BTreeMap::new();
+    let mut keys: BTreeMap<PairKey, Sides> = BTreeMap::new();
     let windows: Vec<Windows> = ranks.iter().map(|rank| Windows::of(&rank.steps)).collect();
     for (r, i) in &*rest {
         let row = &ranks[*r].collectives[*i];
-        let Some(pair) = pair_of(ranks[*r].info.rank, row).filter(|_| row.end_ns().is_some()) else { continue };
-        let sides = keys.entry((window_of(&windows[*r], row), row.comm_id, pair, row.step())).or_default();
+        let Some((sender, receiver)) = pair_of(ranks[*r].info.rank, row).filter(|_| row.end_ns().is_some()) else {
+            continue;
+        };
+        let (window, comm_id, step) = (window_of(&windows[*r], row), row.comm_id, row.step());
+        let sides = keys.entry(PairKey { window, comm_id, sender, receiver, step }).or_default();
         let side = if row.op == Op::Send { &mut sides.sends } else { &mut sides.recvs };
         side.push((row.start_ns(), (*r, *i)));
     }
