@@ -69,8 +69,7 @@ pub fn report_with(
 
 /// The ranks that hold a job up, if it hangs.
 fn hang_of(source: &dyn Source, analyzed: &Analyzed) -> Result<Option<Hang>, OmissionRow> {
-    let has_unfinished = !analyzed.analysis.tables.unfinished_collectives.is_empty();
-    Hang::of_source(source, has_unfinished)
+    Hang::of_source(source, &analyzed.analysis.tables.unfinished_collectives)
         .map_err(|error| OmissionRow::lost("ranks that hold the job up", error.to_string()))
 }
 

@@ -3,25 +3,27 @@
 use std::any::Any;
 use std::path::{Path, PathBuf};
 
-use trace::{IN_FLIGHT_DIR, OmissionRow, RECORDED_BY, place};
+use trace::{IN_FLIGHT_DIR, OmissionRow, RECORDED_BY, UnfinishedRow, place};
 
 use crate::job::Job;
 use crate::report::Hang;
 use crate::state::RankState;
+use crate::stuck::Stuck;
 use crate::{dumps, rows};
 use formats::run_source::RunSource;
 use model::Error;
 use model::source::Source;
 
 impl Hang {
-    /// Judges a job with operations that never ended (`has_unfinished`) or with stalled ranks; `None` for other jobs, and for formats that
-    /// do not record what is in flight.
+    /// Judges a job that is [stuck](Stuck) in one of the `unfinished` collectives, or that has stalled ranks; `None` for other jobs, and
+    /// for formats that do not record what is in flight.
     ///
     /// # Errors
     /// As [`of_run`](Self::of_run).
-    pub fn of_source(source: &dyn Source, has_unfinished: bool) -> Result<Option<Self>, Error> {
+    pub fn of_source(source: &dyn Source, unfinished: &[UnfinishedRow]) -> Result<Option<Self>, Error> {
         let source: &dyn Any = source;
-        let is_hung = |run: &&RunSource| has_unfinished || !matches!(stalled(&run.info().path), Ok(None));
+        let is_hung =
+            |run: &&RunSource| Stuck::of(unfinished).is_some() || !matches!(stalled(&run.info().path), Ok(None));
         source.downcast_ref::<RunSource>().filter(is_hung).map(Self::of_run).transpose()
     }
 
