@@ -95,6 +95,7 @@ impl Input {
     }
 
     /// A stream from bytes in memory.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
         let size = bytes.len() as u64;
         Self::plain_or_gzip(Bytes::new(bytes.clone()), &bytes, size)

@@ -25,7 +25,7 @@ use crate::meaning::steps::{LEFT_OUT_MARKS, Steps, assign_steps, find_steps};
 use crate::read::dumps;
 use crate::read::files::file_name;
 use crate::read::names::host_from_name;
-use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, Window};
+use crate::read::trace_file::{RankSource, TraceFile, Window};
 /// Reads a whole trace. Parts that could not be read are listed in [`RankData::omissions`], and the rest is kept.
 ///
 /// Times are the host's UTC, in ns since 1970. A row's `id` is its place in the file.
@@ -97,7 +97,7 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         world_size: None,
         size_bytes: bytes.len() as u64,
         window: None,
-        memory: MemoryShare::default(),
+        memory: crate::read::trace_file::MemoryShare::default(),
         flight_recorder: None,
     };
     let read = |block_bytes: usize| {
