@@ -9,6 +9,9 @@ use kineto::WindowChoice;
 use model::Error;
 use model::source::Source;
 
+/// Opens files of a format.
+pub type Open = fn(&[PathBuf], &Beside<'_>) -> Result<Box<dyn Source>, Error>;
+
 /// A format whose files hold ranks.
 #[derive(Debug)]
 pub struct Format {
@@ -23,7 +26,7 @@ pub struct Format {
     /// Opens files of the format. Those of other formats of the job are open.
     ///
     /// Errors: [`Error::Io`]; [`Error::NoInput`] if the files hold no rank, or one twice.
-    pub open: fn(&[PathBuf], &Beside<'_>) -> Result<Box<dyn Source>, Error>,
+    pub open: Open,
     /// Whether a file is one table of a recording, which is then the directory of the file.
     pub is_table: fn(&Path) -> bool,
     /// Whether a file of this lower-case name repeats a recording of the format that lies beside it.
