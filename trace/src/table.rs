@@ -210,17 +210,17 @@ pub(crate) fn batch(table: &Table, columns: Vec<ArrayRef>) -> Result<RecordBatch
 
 /// Declares tables: for each, a row struct, a builder and a view, from one list of documented columns.
 ///
-/// After the order of the rows, a declaration may say `listed |row| …` ([`Row::is_listed`]) and `judged false`
-/// ([`Table::judged`]).
+/// After its names, a table may say `sorted by "column"` ([`Table::sorted_by`]), `listed |row| …` ([`Row::is_listed`]) and
+/// `judged false` ([`Table::judged`]).
 ///
 /// It also declares the macro `$list`, by which [`tables`](crate::tables) iterates over the declarations of several
 /// files: `$list!([next more] found…)` calls `next!([more] found… table: Row,)`, with every table of this declaration
 /// after those already found. The macro needs a dollar sign of its own, `$d`.
 macro_rules! tables {
-    ($list:ident uses $d:tt; $(
+    ($list:ident uses $d:tt, by $writer:ident; $(
         $(#[doc = $doc:literal])+
-        $table:ident: $row:ident / $builder:ident / $view:ident, by $writer:ident, sorted by $sorted:expr
-            $(, listed $listed:expr)? $(, judged $judged:literal)?; {
+        $table:ident: $row:ident / $builder:ident / $view:ident
+            $(, sorted by $sorted:literal)? $(, listed $listed:expr)? $(, judged $judged:literal)?; {
             $( $(#[doc = $cdoc:literal])+ $column:ident: $ty:ty, )+
         }
     )+) => {
@@ -277,12 +277,13 @@ macro_rules! tables {
                 type View = $view;
                 fn table() -> $crate::Table {
                     // The last one holds: what the declaration says, if it says something.
+                    let [.., sorted_by] = [None $(, Some($sorted))?];
                     let [.., judged] = [true $(, $judged)?];
                     $crate::Table {
                         name: stringify!($table),
                         doc: concat!($($doc),+).trim_ascii_start(),
                         writer: $crate::Writer::$writer,
-                        sorted_by: $sorted,
+                        sorted_by,
                         judged,
                         columns: vec![ $( $crate::ColumnInfo {
                             name: $crate::table::plain_name(stringify!($column)),

@@ -8,12 +8,12 @@ use crate::words::{
 use crate::{Text, Word};
 
 tables! {
-    analysis_list uses $;
+    analysis_list uses $, by Aggregator;
 
     /// One row per rank and clock: how the clock maps to global time, global = t + offset + drift·(t − origin). By
     /// rank, the host's clock first. A clock that bends or jumped has a row for each part, in order: each but the first holds
     /// from its `origin_ns` on.
-    clock_fit: ClockFitRow / ClockFitBuilder / ClockFitView, by Aggregator, sorted by None; {
+    clock_fit: ClockFitRow / ClockFitBuilder / ClockFitView; {
         /// Global rank.
         rank: i32,
         /// Clock of the rank: `host` or `device`.
@@ -46,7 +46,7 @@ tables! {
 
     /// One row per rank, device and step: its time in five parts that sum to `wall_ns`. K: a kernel computes. C: a
     /// kernel communicates. M: a copy or fill runs. By rank and device: everything, between steps, then each step.
-    step_breakdown: StepBreakdownRow / StepBreakdownBuilder / StepBreakdownView, by Aggregator, sorted by None; {
+    step_breakdown: StepBreakdownRow / StepBreakdownBuilder / StepBreakdownView; {
         /// Global rank.
         rank: i32,
         /// Device number; null for the CPU.
@@ -81,7 +81,7 @@ tables! {
 
     /// One row per rank, device, stream and reason: the gaps between two pieces of work of the stream. By rank, device
     /// and stream.
-    idle_breakdown: IdleBreakdownRow / IdleBreakdownBuilder / IdleBreakdownView, by Aggregator, sorted by None; {
+    idle_breakdown: IdleBreakdownRow / IdleBreakdownBuilder / IdleBreakdownView; {
         /// Global rank.
         rank: i32,
         /// Device number.
@@ -99,7 +99,7 @@ tables! {
     }
 
     /// One row per collective, joined from the rows of all its ranks. By time.
-    collective_instances: InstanceRow / InstanceBuilder / InstanceView, by Aggregator, sorted by None; {
+    collective_instances: InstanceRow / InstanceBuilder / InstanceView; {
         /// Number of the collective in this analysis.
         instance: i64,
         /// Id of the communicator.
@@ -148,7 +148,7 @@ tables! {
     }
 
     /// One row per collective and rank: how long the rank waited for the last one. By collective and rank.
-    collective_waits: WaitRow / WaitBuilder / WaitView, by Aggregator, sorted by None; {
+    collective_waits: WaitRow / WaitBuilder / WaitView; {
         /// Number of the collective, as in `collective_instances`.
         instance: i64,
         /// Global rank.
@@ -169,7 +169,7 @@ tables! {
     }
 
     /// One row per step, gradient bucket and rank: the life of its all-reduce. By step, bucket and rank.
-    bucket_timing: BucketTimingRow / BucketTimingBuilder / BucketTimingView, by Aggregator, sorted by None; {
+    bucket_timing: BucketTimingRow / BucketTimingBuilder / BucketTimingView; {
         /// Training step.
         step: i32,
         /// Number of the bucket.
@@ -199,7 +199,7 @@ tables! {
     }
 
     /// One row per rank, device and name of a kernel, copy or fill. By rank and device, longest total first.
-    kernel_stats: KernelStatsRow / KernelStatsBuilder / KernelStatsView, by Aggregator, sorted by None; {
+    kernel_stats: KernelStatsRow / KernelStatsBuilder / KernelStatsView; {
         /// Global rank.
         rank: i32,
         /// Device number.
@@ -256,7 +256,7 @@ tables! {
 
     /// One row per rank and name of an operator or range of the host; device ranges have a device. By rank, longest
     /// total first.
-    op_stats: OpStatsRow / OpStatsBuilder / OpStatsView, by Aggregator, sorted by None, judged false; {
+    op_stats: OpStatsRow / OpStatsBuilder / OpStatsView, judged false; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -308,7 +308,7 @@ tables! {
     /// One row per rank and module of the model (`torch.nn.Module`), a tree: own times and the totals of the children sum
     /// to the total. A module is named by its calls in the Python stack (`with_stack=True`). Each module follows its
     /// parent, the longest first.
-    module_stats: ModuleStatsRow / ModuleStatsBuilder / ModuleStatsView, by Aggregator, sorted by None, judged false; {
+    module_stats: ModuleStatsRow / ModuleStatsBuilder / ModuleStatsView, judged false; {
         /// Global rank.
         rank: i32,
         /// Names of the modules around it and its own, separated by dots: `Model_0.Block_3.Linear_7`.
@@ -343,7 +343,7 @@ tables! {
     }
 
     /// One row per rank and step whose operators have FLOPs, and the model FLOPs utilization (MFU). By rank and step.
-    step_flops: StepFlopsRow / StepFlopsBuilder / StepFlopsView, by Aggregator, sorted by None; {
+    step_flops: StepFlopsRow / StepFlopsBuilder / StepFlopsView; {
         /// Global rank.
         rank: i32,
         /// Training step.
@@ -367,8 +367,7 @@ tables! {
     }
 
     /// One row per rank, device and name of a user annotation. By rank and device, longest total first.
-    annotation_stats: AnnotationStatsRow / AnnotationStatsBuilder / AnnotationStatsView, by Aggregator, sorted by None,
-        judged false; {
+    annotation_stats: AnnotationStatsRow / AnnotationStatsBuilder / AnnotationStatsView, judged false; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -392,8 +391,7 @@ tables! {
     /// One row per rank and step: the per-rank critical path of the step, followed backwards from its end. It ends at the
     /// rank's own collectives and does not lead to the rank that was waited for: see `job_critical_path`. The parts sum to
     /// `wall_ns`. By rank and step.
-    critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, by Aggregator, sorted by None,
-        listed |_| true, judged false; {
+    critical_path: CriticalPathRow / CriticalPathBuilder / CriticalPathView, listed |_| true, judged false; {
         /// Global rank.
         rank: i32,
         /// Training step.
@@ -432,8 +430,7 @@ tables! {
 
     /// One row per rank: HTA's temporal breakdown of the whole trace, over device rows without `cuda_sync`, for
     /// comparison with HTA. By rank.
-    hta_temporal_breakdown: HtaTemporalRow / HtaTemporalBuilder / HtaTemporalView, by Aggregator, sorted by None,
-        judged false; {
+    hta_temporal_breakdown: HtaTemporalRow / HtaTemporalBuilder / HtaTemporalView, judged false; {
         /// Global rank.
         rank: i32,
         /// Last end − first start of kernels, copies and fills.
@@ -448,11 +445,11 @@ tables! {
 }
 
 tables! {
-    result_list uses $;
+    result_list uses $, by Aggregator;
 
     /// One row per collective that some rank entered and did not leave before its recording ended: a hang, or a
     /// recording that was cut. Those with missing ranks first, then by communicator and sequence number.
-    unfinished_collectives: UnfinishedRow / UnfinishedBuilder / UnfinishedView, by Aggregator, sorted by None; {
+    unfinished_collectives: UnfinishedRow / UnfinishedBuilder / UnfinishedView; {
         /// Id of the communicator.
         comm_id: i64,
         /// Name of the communicator.
@@ -481,7 +478,7 @@ tables! {
     }
 
     /// One row per item that was lost or left out of the analysis. In the order in which they were found.
-    omissions: OmissionRow / OmissionBuilder / OmissionView, by Aggregator, sorted by None; {
+    omissions: OmissionRow / OmissionBuilder / OmissionView; {
         /// Whether recorded data is missing: `lost`, `left_out` or `note`. A lost item makes the exit code 3.
         kind: Word<OmissionKind>,
         /// File that holds the item, where there is one.
@@ -497,14 +494,14 @@ tables! {
     }
 
     /// One row if the analysis covers a part of the run; empty for a whole run.
-    selection: SelectionRow / SelectionBuilder / SelectionView, by Aggregator, sorted by None; {
+    selection: SelectionRow / SelectionBuilder / SelectionView; {
         /// Options that selected the part, as on the command line.
         options: Text,
     }
 
     /// One row per finding. Findings that make numbers invalid come first, then those with a predicted saving, the
     /// largest first, then the others by severity.
-    findings: FindingRow / FindingBuilder / FindingView, by Aggregator, sorted by None; {
+    findings: FindingRow / FindingBuilder / FindingView; {
         /// Kind of the finding, such as `exposed-communication`; docs/method/findings.md lists all. A kind keeps its id, while
         /// titles may change.
         id: Text,

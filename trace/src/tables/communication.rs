@@ -5,11 +5,11 @@ use crate::words::{CommOrigin, Op, PathKind, Unexplained};
 use crate::{Text, Word};
 
 tables! {
-    communication_list uses $;
+    communication_list uses $, by Aggregator;
 
     /// One row per rank, device, step, communicator, operation, bucket and module: what of `exposed_comm_ns` of `step_breakdown` is its. The
     /// rows of a step sum to that. Where collectives run at the same time, the time counts for the one that began first.
-    exposed_communication: ExposedCommRow / ExposedCommBuilder / ExposedCommView, by Aggregator, sorted by None; {
+    exposed_communication: ExposedCommRow / ExposedCommBuilder / ExposedCommView; {
         /// Global rank.
         rank: i32,
         /// Device number; null for the CPU.
@@ -42,7 +42,7 @@ tables! {
     }
 
     /// One row per communicator with a collective. The largest first, then by its ranks.
-    communicators: CommunicatorRow / CommunicatorBuilder / CommunicatorView, by Aggregator, sorted by None; {
+    communicators: CommunicatorRow / CommunicatorBuilder / CommunicatorView; {
         /// Id of the communicator, as in `collectives`.
         comm_id: i64,
         /// Name of the communicator.
@@ -64,7 +64,7 @@ tables! {
     }
 
     /// One row per rank of a job whose ranks send to each other, and step: the idle time that the schedule makes.
-    pipeline: PipelineRow / PipelineBuilder / PipelineView, by Aggregator, sorted by None; {
+    pipeline: PipelineRow / PipelineBuilder / PipelineView; {
         /// Global rank.
         rank: i32,
         /// The rank's stage: the lowest rank of it. Ranks of one stage do the same work.
@@ -79,7 +79,7 @@ tables! {
     /// One row per piece of the critical path of the job, which leads from the end of each step back to its start. Where a rank
     /// waited for another in a collective, the path goes on in the rank that arrived last. The pieces of a step follow each other
     /// without a gap, so they sum to the length of the step. By step and time. Empty without collectives.
-    job_critical_path: JobPathRow / JobPathBuilder / JobPathView, by Aggregator, sorted by None; {
+    job_critical_path: JobPathRow / JobPathBuilder / JobPathView; {
         /// Training step, as the rank on the path counts it; −1 between steps.
         step: i32,
         /// Global rank on the path; of a transfer, the rank that left last.

@@ -5,10 +5,10 @@ use crate::words::MemoryCategory;
 use crate::{Text, Word};
 
 tables! {
-    device_list uses $;
+    device_list uses $, by Aggregator;
 
     /// One row per rank, device and combination of work types that ran at the same time. By rank and device.
-    kernel_breakdown: KernelBreakdownRow / KernelBreakdownBuilder / KernelBreakdownView, by Aggregator, sorted by None,
+    kernel_breakdown: KernelBreakdownRow / KernelBreakdownBuilder / KernelBreakdownView,
         listed |_| true, judged false; {
         /// Global rank.
         rank: i32,
@@ -25,8 +25,7 @@ tables! {
 
     /// One row per rank, device and name of launched work: the time of the launching calls, of the launched work, and
     /// the delay between them. By rank and device: all names together, then the longest summed delay first.
-    launch_stats: LaunchStatsRow / LaunchStatsBuilder / LaunchStatsView, by Aggregator, sorted by None,
-        listed |row| row.name.is_none(); {
+    launch_stats: LaunchStatsRow / LaunchStatsBuilder / LaunchStatsView, listed |row| row.name.is_none(); {
         /// Global rank.
         rank: i32,
         /// Device number.
@@ -68,7 +67,7 @@ tables! {
 
     /// One row per rank, device and stream: how many pieces of launched work waited. As in HTA, the statistics are over
     /// the points where the length of the queue changes. By rank, device and stream.
-    queue_length: QueueLengthRow / QueueLengthBuilder / QueueLengthView, by Aggregator, sorted by None, listed |_| true; {
+    queue_length: QueueLengthRow / QueueLengthBuilder / QueueLengthView, listed |_| true; {
         /// Global rank.
         rank: i32,
         /// Device number.
@@ -105,7 +104,7 @@ tables! {
 
     /// One row per rank, device and kind of copy or fill. As in HTA, the statistics are of the summed bandwidth of all
     /// that are under way, at the points where this sum changes. By rank, device and kind.
-    memcpy_bandwidth: MemcpyBandwidthRow / MemcpyBandwidthBuilder / MemcpyBandwidthView, by Aggregator, sorted by None,
+    memcpy_bandwidth: MemcpyBandwidthRow / MemcpyBandwidthBuilder / MemcpyBandwidthView,
         listed |_| true, judged false; {
         /// Global rank.
         rank: i32,
@@ -141,8 +140,7 @@ tables! {
 
     /// One row per rank, device and step: how well the device was used, by the definitions of the TensorBoard plugin.
     /// By rank and device: all active steps together, then each.
-    gpu_utilization: GpuUtilizationRow / GpuUtilizationBuilder / GpuUtilizationView, by Aggregator, sorted by None,
-        listed |row| row.step.is_none(); {
+    gpu_utilization: GpuUtilizationRow / GpuUtilizationBuilder / GpuUtilizationView, listed |row| row.step.is_none(); {
         /// Global rank.
         rank: i32,
         /// Device number.
@@ -166,8 +164,7 @@ tables! {
 
     /// One row per rank, device, step and hardware metric that a profiler sampled (`nsys profile --gpu-metrics-devices`). By rank, device
     /// and metric: everything recorded, then each step in which a sample lies.
-    gpu_metrics: GpuMetricRow / GpuMetricBuilder / GpuMetricView, by Aggregator, sorted by None,
-        listed |row| row.step.is_none(); {
+    gpu_metrics: GpuMetricRow / GpuMetricBuilder / GpuMetricView, listed |row| row.step.is_none(); {
         /// Global rank.
         rank: i32,
         /// Device number.
@@ -188,8 +185,7 @@ tables! {
 
     /// One row per rank and sequence of kernels that an operator launches repeatedly: HTA's frequent kernel sequences.
     /// At most 50 of a rank, the most frequent first.
-    kernel_sequences: KernelSequenceRow / KernelSequenceBuilder / KernelSequenceView, by Aggregator, sorted by None,
-        judged false; {
+    kernel_sequences: KernelSequenceRow / KernelSequenceBuilder / KernelSequenceView, judged false; {
         /// Global rank.
         rank: i32,
         /// Outermost operator around the launches.
@@ -209,7 +205,7 @@ tables! {
 
     /// One row per rank, call in which the host waits for the device, and operator around it. By rank, longest total
     /// first.
-    sync_stalls: SyncStallRow / SyncStallBuilder / SyncStallView, by Aggregator, sorted by None, listed |_| true; {
+    sync_stalls: SyncStallRow / SyncStallBuilder / SyncStallView, listed |_| true; {
         /// Global rank.
         rank: i32,
         /// Name of the call: `cudaStreamSynchronize`, `cudaDeviceSynchronize`, `cudaMemcpy`, …
@@ -234,8 +230,7 @@ tables! {
 
     /// One row per rank and step: the time in which the step waits for input, that is in ranges of data loaders and in
     /// the range `input` of `rank-agent`. By rank: everything, then each step.
-    data_loading: DataLoadingRow / DataLoadingBuilder / DataLoadingView, by Aggregator, sorted by None,
-        listed |row| row.step.is_none(); {
+    data_loading: DataLoadingRow / DataLoadingBuilder / DataLoadingView, listed |row| row.step.is_none(); {
         /// Global rank.
         rank: i32,
         /// Training step; null for everything recorded.
@@ -254,7 +249,7 @@ tables! {
 
     /// One row per rank and gap between an optimizer step and the next forward pass, on ranks where no range names the
     /// loading of input. Such a gap is likely the loading of input. By rank and time.
-    input_gaps: InputGapRow / InputGapBuilder / InputGapView, by Aggregator, sorted by None, listed |_| true; {
+    input_gaps: InputGapRow / InputGapBuilder / InputGapView, listed |_| true; {
         /// Global rank.
         rank: i32,
         /// Training step of the forward pass; null between steps.
@@ -272,7 +267,7 @@ tables! {
 
     /// One row per rank, device and span of time: the moment in the span when the most memory was in use. A recording
     /// has up to 200 spans of equal length. By rank and device, by time.
-    memory_curve: MemoryCurveRow / MemoryCurveBuilder / MemoryCurveView, by Aggregator, sorted by None; {
+    memory_curve: MemoryCurveRow / MemoryCurveBuilder / MemoryCurveView; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -287,7 +282,7 @@ tables! {
     }
 
     /// One row per rank and device: the moment of the highest use of memory. By rank and device.
-    memory_peaks: MemoryPeakRow / MemoryPeakBuilder / MemoryPeakView, by Aggregator, sorted by None, listed |_| true; {
+    memory_peaks: MemoryPeakRow / MemoryPeakBuilder / MemoryPeakView, listed |_| true; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -321,7 +316,7 @@ tables! {
 
     /// One row per rank, device and block of memory that was in use at the peak of `memory_peaks`. The bytes of a device
     /// sum to its peak. By rank and device, the largest first; the memory of unknown blocks last.
-    memory_at_peak: MemoryAtPeakRow / MemoryAtPeakBuilder / MemoryAtPeakView, by Aggregator, sorted by None, listed |_| true; {
+    memory_at_peak: MemoryAtPeakRow / MemoryAtPeakBuilder / MemoryAtPeakView, listed |_| true; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -346,7 +341,7 @@ tables! {
     }
 
     /// One row per rank, device and step: the least and the most memory in use. By rank and device, by step.
-    memory_by_step: MemoryByStepRow / MemoryByStepBuilder / MemoryByStepView, by Aggregator, sorted by None; {
+    memory_by_step: MemoryByStepRow / MemoryByStepBuilder / MemoryByStepView; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.
@@ -363,7 +358,7 @@ tables! {
 
     /// One row per rank and device with five steps or more: how `memory_by_step.floor_bytes` changes from step to step
     /// (docs/method/memory.md). By rank and device.
-    memory_growth: MemoryGrowthRow / MemoryGrowthBuilder / MemoryGrowthView, by Aggregator, sorted by None, listed |_| true; {
+    memory_growth: MemoryGrowthRow / MemoryGrowthBuilder / MemoryGrowthView, listed |_| true; {
         /// Global rank.
         rank: i32,
         /// Device number; null on the host.

@@ -4,10 +4,10 @@
 use crate::Text;
 
 tables! {
-    part_list uses $;
+    part_list uses $, by Map;
 
     /// One row per mapped rank.
-    mapped_ranks: MappedRankRow / MappedRankBuilder / MappedRankView, by Map, sorted by None; {
+    mapped_ranks: MappedRankRow / MappedRankBuilder / MappedRankView; {
         /// Global rank.
         rank: i32,
         /// Number of ranks in the job.
@@ -39,7 +39,7 @@ tables! {
     }
 
     /// One row per row of `collectives` that a part has, in the same order: what a trace and the map add to that row.
-    mapped_collectives: MappedCollectiveRow / MappedCollectiveBuilder / MappedCollectiveView, by Map, sorted by None; {
+    mapped_collectives: MappedCollectiveRow / MappedCollectiveBuilder / MappedCollectiveView; {
         /// Global rank.
         rank: i32,
         /// `Comms Id` of torch.profiler, stored by its bits.
@@ -49,7 +49,7 @@ tables! {
     }
 
     /// One row per kernel name of a rank that may communicate, or that only its name tells to communicate.
-    comm_evidence: CommEvidenceRow / CommEvidenceBuilder / CommEvidenceView, by Map, sorted by None; {
+    comm_evidence: CommEvidenceRow / CommEvidenceBuilder / CommEvidenceView; {
         /// Global rank.
         rank: i32,
         /// Name of the kernel.
@@ -65,7 +65,7 @@ tables! {
     }
 
     /// One row per step with work of the profiler or the driver, and one per name of that work.
-    step_overhead: StepOverheadRow / StepOverheadBuilder / StepOverheadView, by Map, sorted by None; {
+    step_overhead: StepOverheadRow / StepOverheadBuilder / StepOverheadView; {
         /// Global rank.
         rank: i32,
         /// Training step.
@@ -79,7 +79,7 @@ tables! {
     }
 
     /// One row per rank, and a second one `without_waits` if it recorded its waits: the time between collectives in which the rank works by itself.
-    own_time: OwnTimeRow / OwnTimeBuilder / OwnTimeView, by Map, sorted by None; {
+    own_time: OwnTimeRow / OwnTimeBuilder / OwnTimeView; {
         /// Global rank.
         rank: i32,
         /// Whether it is the own time without the waits that the rank recorded, for runs in which other ranks record none.
@@ -96,7 +96,7 @@ tables! {
 
     /// One row per row of `collectives` that a part has, for each row of `own_time`, in the same order: the rank's own
     /// stretch before it.
-    own_stretches: OwnStretchRow / OwnStretchBuilder / OwnStretchView, by Map, sorted by None; {
+    own_stretches: OwnStretchRow / OwnStretchBuilder / OwnStretchView; {
         /// Global rank.
         rank: i32,
         /// Whether it is the own time without the waits that the rank recorded, for runs in which other ranks record none.
@@ -122,7 +122,7 @@ tables! {
     }
 
     /// One row per row of `own_time` and active step.
-    own_steps: OwnStepRow / OwnStepBuilder / OwnStepView, by Map, sorted by None; {
+    own_steps: OwnStepRow / OwnStepBuilder / OwnStepView; {
         /// Global rank.
         rank: i32,
         /// Whether it is the own time without the waits that the rank recorded, for runs in which other ranks record none.
@@ -136,7 +136,7 @@ tables! {
     }
 
     /// One row per row of `own_time` and host range with time inside of own stretches, largest first.
-    own_ranges: OwnRangeRow / OwnRangeBuilder / OwnRangeView, by Map, sorted by None; {
+    own_ranges: OwnRangeRow / OwnRangeBuilder / OwnRangeView; {
         /// Global rank.
         rank: i32,
         /// Whether it is the own time without the waits that the rank recorded, for runs in which other ranks record none.
@@ -154,7 +154,7 @@ tables! {
     }
 
     /// One row per row of `own_time` and start or end of a collective or step: the work of the rank before it, by kind.
-    path_cuts: PathCutRow / PathCutBuilder / PathCutView, by Map, sorted by None; {
+    path_cuts: PathCutRow / PathCutBuilder / PathCutView; {
         /// Global rank.
         rank: i32,
         /// Whether it is the own time without the waits that the rank recorded, for runs in which other ranks record none.
@@ -176,7 +176,7 @@ tables! {
     }
 
     /// One row per row of `own_time` and active step: its window on a critical path.
-    path_steps: PathStepRow / PathStepBuilder / PathStepView, by Map, sorted by None; {
+    path_steps: PathStepRow / PathStepBuilder / PathStepView; {
         /// Global rank.
         rank: i32,
         /// Whether it is the own time without the waits that the rank recorded, for runs in which other ranks record none.

@@ -4,10 +4,10 @@ use crate::words::{ChannelPhase, CommOrigin, Dtype, FlowKind, Kind, Op, Phase, S
 use crate::{Text, Word};
 
 tables! {
-    rank_list uses $;
+    rank_list uses $, by Rank;
 
     /// One row per interval that a rank recorded: an operator, a range, a call, a kernel, a copy.
-    events: EventRow / EventBuilder / EventView, by Rank, sorted by Some("ts_ns"); {
+    events: EventRow / EventBuilder / EventView, sorted by "ts_ns"; {
         /// Global rank.
         rank: i32,
         /// Kind of event, in Kineto's words: `cpu_op`, `user_annotation`, `kernel`, `gpu_memcpy`, `cuda_runtime`, …
@@ -87,7 +87,7 @@ tables! {
     }
 
     /// One row per rank and collective. A later row with the same communicator, `seq` and `op` replaces an earlier one.
-    collectives: CollectiveRow / CollectiveBuilder / CollectiveView, by Rank, sorted by None; {
+    collectives: CollectiveRow / CollectiveBuilder / CollectiveView; {
         /// Global rank.
         rank: i32,
         /// Id of the communicator, equal on all its ranks.
@@ -147,7 +147,7 @@ tables! {
 
     /// One row per rank, operation and GPU channel, one per phase of a channel, and one per copy engine's part of an
     /// operation. NCCL's profiler plugin reports them.
-    nccl_channels: NcclChannelRow / NcclChannelBuilder / NcclChannelView, by Rank, sorted by None; {
+    nccl_channels: NcclChannelRow / NcclChannelBuilder / NcclChannelView; {
         /// Global rank.
         rank: i32,
         /// Id of the communicator, as in `collectives`.
@@ -186,7 +186,7 @@ tables! {
     }
 
     /// One row per rank, operation, channel and direction of NCCL's proxy thread. NCCL's profiler plugin reports them.
-    nccl_proxy: NcclProxyRow / NcclProxyBuilder / NcclProxyView, by Rank, sorted by None; {
+    nccl_proxy: NcclProxyRow / NcclProxyBuilder / NcclProxyView; {
         /// Global rank.
         rank: i32,
         /// Id of the communicator, as in `collectives`.
@@ -226,7 +226,7 @@ tables! {
     }
 
     /// One row per rank and communicator; a later row of the same communicator replaces an earlier one.
-    comms: CommRow / CommBuilder / CommView, by Rank, sorted by None; {
+    comms: CommRow / CommBuilder / CommView; {
         /// Global rank.
         rank: i32,
         /// Id of the communicator, as in `collectives`.
@@ -252,7 +252,7 @@ tables! {
     }
 
     /// One row per rank and device.
-    devices: DeviceRow / DeviceBuilder / DeviceView, by Rank, sorted by None; {
+    devices: DeviceRow / DeviceBuilder / DeviceView; {
         /// Global rank.
         rank: i32,
         /// Device number, as the process sees it.
@@ -282,7 +282,7 @@ tables! {
     }
 
     /// One row per flow from one row of `events` to another of the same rank.
-    flows: FlowRow / FlowBuilder / FlowView, by Rank, sorted by None; {
+    flows: FlowRow / FlowBuilder / FlowView; {
         /// Global rank.
         rank: i32,
         /// Id of the flow, unique in (rank, kind).
@@ -296,7 +296,7 @@ tables! {
     }
 
     /// One row per rank and training step that the schedule recorded, warm-up included.
-    steps: StepRow / StepBuilder / StepView, by Rank, sorted by None; {
+    steps: StepRow / StepBuilder / StepView; {
         /// Global rank.
         rank: i32,
         /// Step number, from 0.
@@ -315,7 +315,7 @@ tables! {
     }
 
     /// One row per process that records the rank; a later row of the same process replaces an earlier one.
-    ranks: RankRow / RankBuilder / RankView, by Rank, sorted by None; {
+    ranks: RankRow / RankBuilder / RankView; {
         /// Global rank.
         rank: i32,
         /// Number of ranks in the job.
@@ -347,7 +347,7 @@ tables! {
 
     /// One row per shard that a process closed, without the shards of this table and the last one of `ranks`. A reader
     /// compares them with the shards that it finds.
-    parts: PartRow / PartBuilder / PartView, by Rank, sorted by None; {
+    parts: PartRow / PartBuilder / PartView; {
         /// Global rank.
         rank: i32,
         /// Process id of the writer.
@@ -366,7 +366,7 @@ tables! {
 
     /// One row per source and part: the number of rows that the source stored and lost since the part before. Sum the
     /// rows of a source.
-    counters: CounterRow / CounterBuilder / CounterView, by Rank, sorted by None; {
+    counters: CounterRow / CounterBuilder / CounterView; {
         /// Global rank.
         rank: i32,
         /// Source of rows: `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, `cupti:KIND`, `cupti:CAUSE`, the name
@@ -386,7 +386,7 @@ tables! {
     }
 
     /// One row per comparison of the rank's clock with another clock.
-    clock_samples: ClockSampleRow / ClockSampleBuilder / ClockSampleView, by Rank, sorted by None; {
+    clock_samples: ClockSampleRow / ClockSampleBuilder / ClockSampleView; {
         /// Global rank.
         rank: i32,
         /// Rank whose clock is compared; null for `utc` and `gpu`.
@@ -405,7 +405,7 @@ tables! {
     }
 
     /// One row per allocation or release of memory.
-    memory: MemoryRow / MemoryBuilder / MemoryView, by Rank, sorted by Some("ts_ns"); {
+    memory: MemoryRow / MemoryBuilder / MemoryView, sorted by "ts_ns"; {
         /// Global rank.
         rank: i32,
         /// Time of the allocation or release.
@@ -429,7 +429,7 @@ tables! {
     }
 
     /// One row per rank and gradient bucket.
-    buckets: BucketRow / BucketBuilder / BucketView, by Rank, sorted by None; {
+    buckets: BucketRow / BucketBuilder / BucketView; {
         /// Global rank.
         rank: i32,
         /// Number of the bucket, in the order of launch.

@@ -4,11 +4,11 @@ use crate::words::{Reason, StandsOn, Verdict};
 use crate::{Text, Word};
 
 tables! {
-    straggler_list uses $;
+    straggler_list uses $, by Aggregator;
 
     /// One row per rank: whether it made the others wait, and by how much. Times are per step, over all steps, with and
     /// without collectives. By rank.
-    stragglers: StragglerRow / StragglerBuilder / StragglerView, by Aggregator, sorted by None; {
+    stragglers: StragglerRow / StragglerBuilder / StragglerView; {
         /// Global rank.
         rank: i32,
         /// Host name; null if unknown.
@@ -91,7 +91,7 @@ tables! {
     }
 
     /// One row per rank and compared step: the quantities of `stragglers`, step by step. By rank and step.
-    straggler_steps: StragglerStepRow / StragglerStepBuilder / StragglerStepView, by Aggregator, sorted by None; {
+    straggler_steps: StragglerStepRow / StragglerStepBuilder / StragglerStepView; {
         /// Global rank.
         rank: i32,
         /// Training step.
@@ -106,7 +106,7 @@ tables! {
 
     /// One row per group of ranks: the ranks of a host, of a device model, or of one place in the job's parallelism. Of each kind of
     /// group, the one with the largest excess first. Empty with a single group of each kind.
-    rank_groups: RankGroupRow / RankGroupBuilder / RankGroupView, by Aggregator, sorted by None, listed |_| true; {
+    rank_groups: RankGroupRow / RankGroupBuilder / RankGroupView, listed |_| true; {
         /// Kind of group: `host`, `device_model`, `stage` (of a pipeline), or the purpose of the communicators in which the ranks
         /// have the same place: `data`, `tensor`, `context`, `expert`, or their description or size.
         kind: Text,
