@@ -97,8 +97,8 @@ impl Group<'_> {
 }
 
 /// Calls `each` with the step, the ranks of one stage and the lower median of their own times, for every collective in which all
-/// ranks can be compared that took part in the communicator's step, together with its [replicas](crate::same_work::Replicas). Returns the number of
-/// collectives in active steps that are not compared.
+/// ranks can be compared that took part in the communicator's step, together with its [replicas](crate::same_work::Replicas).
+/// Returns the number of collectives in active steps that are not compared.
 ///
 /// The ranks that wait for a late rank do work for several collectives ahead, so the excess of a part of a step is no excess
 /// of the step. If at least four in five of a communicator's steps are whole, the others are not compared at all. Where more
