@@ -198,53 +198,6 @@ fn the_filled_tables_are_those_that_are_declared() {
     assert!(names(part_tables()).is_disjoint(&others), "a directory of parts holds tables of all writers");
 }
 
-/// Change a declaration, then accept with `INSTA_UPDATE=always`.
-#[test]
-fn the_reference_documentation_is_current() {
-    fixtures::generated::check_text("docs/reference/tables.md", &describe());
-}
-
-/// The tables as attributes, for editors and type checkers. Change a declaration, then accept with `INSTA_UPDATE=always`.
-#[test]
-fn the_attributes_of_python_are_the_declared_tables() {
-    const HEAD: &str = "\
-\"\"\"The tables as attributes, for editors and type checkers. Generated from the declarations in trace/src/tables.\"\"\"
-
-from __future__ import annotations
-
-from rankscope._table import Table
-";
-    let mut text = HEAD.to_string();
-    for (name, doc, tables) in [
-        ("AnalysisTables", "The tables of an analysis.", analysis_tables()),
-        ("RunTables", "The tables that ranks record.", rank_tables()),
-    ] {
-        text.push_str(&format!("\n\nclass {name}:\n    \"\"\"{doc}\"\"\"\n\n"));
-        text.push_str("    def _table(self, name: str) -> Table:\n        raise NotImplementedError\n");
-        for table in tables {
-            let (name, doc) = (table.name, wrapped(&table.doc.replace('\\', "\\\\")));
-            text.push_str(&format!("\n    @property\n    def {name}(self) -> Table:\n        \"\"\"{doc}\"\"\"\n"));
-            text.push_str(&format!("        return self._table(\"{name}\")\n"));
-        }
-    }
-    fixtures::generated::check_text("python/rankscope/_declared.py", &text);
-}
-
-/// A text in lines of a docstring, the first one without its indent.
-fn wrapped(text: &str) -> String {
-    let (mut lines, mut line) = (Vec::new(), String::new());
-    for word in text.split_whitespace() {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > 116 {
-            lines.push(std::mem::replace(&mut line, "        ".to_string()));
-        } else if !line.trim().is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines.join("\n")
-}
-
 #[test]
 fn a_projection_reads_only_what_is_named() {
     let run = tempfile::tempdir().unwrap();
