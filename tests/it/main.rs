@@ -32,6 +32,7 @@ mod rankscope;
 mod report;
 mod round_trip;
 mod simulated;
+mod snapshots;
 mod support;
 mod tables;
 mod terminal;
