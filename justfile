@@ -1,6 +1,6 @@
 # Short names for the common commands; `just --list` prints them. Every recipe is one line that also works without just.
 
-# The fast checks: format, lints, documentation, unit tests, layout
+# Format, lints, documentation and the tests of all crates
 check:
     ./tests/check
 

@@ -134,7 +134,7 @@ step() {
         FAILED_TITLES+=("$title")
         printf 'FAILED, %d s%s\n' "$((SECONDS - began))" "${note:+ ($note)}"
         failures "$log" | sed 's/^/    | /'
-        grep -aE '^test .* FAILED$' "$log" | sed 's/^/    /'
+        grep -aE '^test .* FAILED$|^ +(FAIL|TIMEOUT|ABORT|SIG[A-Z]+) \[' "$log" | sort -u | sed 's/^/    /'
         printf '    the end of %s:\n' "${log#"$ROOT"/}"
         tail -n 40 "$log" | sed 's/^/    | /'
     fi
@@ -259,6 +259,45 @@ fetch_crates() {
     if ! (cd "$ROOT" && CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} cargo fetch --locked --target "$host"); then
         echo "The crates of Cargo.lock could not be downloaded. Is there a network, and a proxy to set (https_proxy)?"
         return 1
+    fi
+}
+
+NEXTEST_VERSION=0.9.143
+# Programs that are installed for this clone only.
+TOOLS=$ROOT/target/tools
+
+has_nextest() {
+    case :$PATH: in
+    *":$TOOLS/bin:"*) ;;
+    *) export PATH=$PATH:$TOOLS/bin ;;
+    esac
+    cargo nextest --version >/dev/null 2>&1
+}
+
+# setup_nextest: finds cargo-nextest, which runs the tests, or installs it: from its archive, or else from its source.
+# Returns 77 where neither is possible.
+setup_nextest() {
+    local archive=linux
+    [ "$(uname -m)" != aarch64 ] || archive=linux-arm
+    mkdir -p "$TOOLS/bin"
+    if ! has_nextest && ! curl -LsSf --connect-timeout 10 --max-time 300 "https://get.nexte.st/$NEXTEST_VERSION/$archive" |
+        tar -xzf - -C "$TOOLS/bin"; then
+        cargo install --locked --version "$NEXTEST_VERSION" --root "$TOOLS" cargo-nextest
+    fi
+    if ! has_nextest; then
+        echo "cargo-nextest could not be installed; cargo test runs the tests, without a limit for each" >&3
+        return "$CANNOT_RUN"
+    fi
+    cargo nextest --version | head -n 1 | cut -d' ' -f1-2 | tee /dev/fd/3
+}
+
+# run_tests ARGUMENT...: runs the tests that cargo's ARGUMENTs select, and prints the output of all.
+run_tests() {
+    if has_nextest; then
+        cargo nextest run --locked --success-output final --no-output-indent "$@"
+    else
+        # Jobs of several ranks run one after the other, so a thread more than cores keeps the cores busy meanwhile.
+        cargo test --locked --no-fail-fast "$@" -- --show-output --test-threads $(($(nproc) + 1))
     fi
 }
 

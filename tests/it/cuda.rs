@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use trace::{ClockSampleRow, CollectiveRow, EventRow, RankRow, Run, StepRow};
 
-use crate::support::{RANK_AGENT, finish, have_mpirun, mpirun, one_job_at_a_time, scratch, skipped};
+use crate::support::{RANK_AGENT, finish, have_mpirun, mpirun, one_job_at_a_time, scratch, shared, skipped};
 
 /// Small: the stand-in computes product by product and thread by thread.
 const TINY: &[&str] =
@@ -30,11 +30,12 @@ fn stand_in(what: &str) -> Option<&'static Path> {
         return None;
     }
     let build = || {
-        let place = scratch("cuda_stand_in");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/build");
         Command::new("cc").arg("--version").output().ok()?;
-        finish(Command::new(script).arg(&place)).expect_code(0);
-        Some(place)
+        let compile = |place: &Path| {
+            finish(Command::new(script).arg(place)).expect_code(0);
+        };
+        Some(shared("cuda_stand_in", compile))
     };
     let built = BUILT.get_or_init(build).as_deref();
     if built.is_none() {

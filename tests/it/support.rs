@@ -1,16 +1,17 @@
 //! Runs the commands under test, alone or under `mpirun`, and keeps their output.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, OnceLock};
 use std::thread::ThreadId;
 use std::time::SystemTime;
 
+use rustix::fs::{FlockOperation, flock};
 use trace::lock;
 
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
@@ -94,12 +95,41 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     let test = std::thread::current().id();
     let owner = *OWNERS.lock().unwrap().entry(name.to_owned()).or_insert(test);
     assert!(owner == test, "another test uses the directory {name} too");
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("it").join(name);
+    let path = places().join(name);
     if path.exists() {
         fs::remove_dir_all(&path).unwrap();
     }
     fs::create_dir_all(&path).unwrap();
     path
+}
+
+fn places() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("it")
+}
+
+/// Waits for a lock that one test has at a time, whether tests are threads or processes. Dropping the file releases it.
+fn locked(name: &str) -> File {
+    fs::create_dir_all(places()).unwrap();
+    let file = File::create(places().join(name).with_extension("lock")).unwrap();
+    flock(&file, FlockOperation::LockExclusive).unwrap();
+    file
+}
+
+/// A directory that several tests read. The first of a run that needs it makes it.
+pub(crate) fn shared(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
+    let (place, made) = (places().join(name), places().join(name).with_extension("made"));
+    let _turn = locked(name);
+    if fs::read_to_string(&made).is_ok_and(|by| by == run) {
+        return place;
+    }
+    if place.exists() {
+        fs::remove_dir_all(&place).unwrap();
+    }
+    fs::create_dir_all(&place).unwrap();
+    make(&place);
+    fs::write(made, run).unwrap();
+    place
 }
 
 /// Prints that a test could not run on this machine, and why. `tests/all` collects these lines.
@@ -140,9 +170,8 @@ pub(crate) fn have_mpirun(what: &str) -> bool {
 }
 
 /// Jobs run one after the other: several at once on few cores would measure each other.
-pub(crate) fn one_job_at_a_time() -> MutexGuard<'static, ()> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    lock(&LOCK)
+pub(crate) fn one_job_at_a_time() -> File {
+    locked("jobs")
 }
 
 /// `mpirun -n RANKS` without a program yet.
@@ -197,17 +226,14 @@ pub(crate) fn master_port() -> u16 {
 
 /// A run of two ranks without injection, recorded once, for tests that damage a copy of it.
 pub(crate) fn sound_run(copy_to: &str) -> Option<PathBuf> {
-    static RUN: OnceLock<PathBuf> = OnceLock::new();
     if !have_mpirun(copy_to) {
         return None;
     }
-    let original = RUN.get_or_init(|| {
-        let run = scratch("sound").join("run");
-        train(2, &run, &[]).expect_code(0);
-        run
+    let original = shared("sound", |place| {
+        train(2, &place.join("run"), &[]).expect_code(0);
     });
     let copy = scratch(copy_to).join("run");
-    copy_directory(original, &copy);
+    copy_directory(&original.join("run"), &copy);
     Some(copy)
 }
 

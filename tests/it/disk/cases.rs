@@ -11,7 +11,7 @@ use fixtures::planted::{self, Plan};
 use trace::Run;
 
 use crate::commands::subcommands;
-use crate::support::{AGGREGATOR, Finished, RANK_AGENT, aggregator, copy_directory, finish, scratch};
+use crate::support::{AGGREGATOR, Finished, RANK_AGENT, aggregator, copy_directory, finish, scratch, shared};
 
 /// A command in a directory of its own, which is written as `@`. It holds the inputs in `in`, the outputs of an earlier
 /// command in `out`, and temporary files in `tmp`.
@@ -192,13 +192,12 @@ const OTHERS: [(&str, &str); 4] = [
 /// The inputs, and outputs of another run, which all cases copy.
 fn template(job: Job) -> &'static Path {
     static TEMPLATES: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
-    TEMPLATES[job as usize].get_or_init(|| {
-        let place = scratch(&format!("disk/{}", job.name()));
+    let make = |place: &Path| {
         let plan = job.plan();
         let (input, old) = (place.join("in"), place.join("out"));
         planted::write(&plan, &input.join("run")).unwrap();
         planted::write(&Plan { slow: vec![(1, 900_000)], ..plan }, &input.join("slow")).unwrap();
-        let run = |words: &str| aggregator(&with_place(words, &place)).expect_code(0);
+        let run = |words: &str| aggregator(&with_place(words, place)).expect_code(0);
         run("analyze @/in/slow --out @/out");
         run("export @/in/slow --format chrome -o @/out/chrome");
         run("export @/in/run --format chrome -o @/in/traces");
@@ -231,8 +230,8 @@ fn template(job: Job) -> &'static Path {
         for empty in ["out/empty", "tmp"] {
             fs::create_dir(place.join(empty)).unwrap();
         }
-        place
-    })
+    };
+    TEMPLATES[job as usize].get_or_init(|| shared(&format!("disk_{}", job.name()), make))
 }
 
 /// The traces as archives.
