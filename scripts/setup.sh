@@ -291,13 +291,21 @@ setup_nextest() {
     cargo nextest --version | head -n 1 | cut -d' ' -f1-2 | tee /dev/fd/3
 }
 
-# run_tests ARGUMENT...: runs the tests that cargo's ARGUMENTs select, and prints the output of all.
+have_real_traces() {
+    [ -d "${RANKSCOPE_DATA:-$ROOT/../shared/data}/kineto" ]
+}
+
+# run_tests ARGUMENT...: runs the tests that cargo's ARGUMENTs select, and prints the output of all. The ignored ones read
+# real traces, or are the long ones of tests/faults, which .config/nextest.toml leaves out.
 run_tests() {
+    local more=()
     if has_nextest; then
-        cargo nextest run --locked --success-output final --no-output-indent "$@"
+        ! have_real_traces || more=(--run-ignored all)
+        cargo nextest run --locked --success-output final --no-output-indent "${more[@]}" "$@"
     else
+        ! have_real_traces || more=(--include-ignored --skip many_times --skip every_fault)
         # Jobs of several ranks run one after the other, so a thread more than cores keeps the cores busy meanwhile.
-        cargo test --locked --no-fail-fast "$@" -- --show-output --test-threads $(($(nproc) + 1))
+        cargo test --locked --no-fail-fast "$@" -- --show-output --test-threads $(($(nproc) + 1)) "${more[@]}"
     fi
 }
 

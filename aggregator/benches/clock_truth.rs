@@ -19,7 +19,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clock_truth::{FOLDERS, Score, Trial, Truth, skews};
-use fixtures::data::folder;
+use fixtures::data::find_folder;
 use fixtures::random::Random;
 use model::clock_choice::Choice;
 
@@ -35,7 +35,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         "", "span s", "bent", "clock", "clocks", "off", "", "error", "", "bound", "", "within%", "beyond"
     );
     for (name, one_host) in FOLDERS.into_iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
-        let Some(path) = folder(name) else { continue };
+        let Some(path) = find_folder(name) else { continue };
         let truth = Truth::of(&path, one_host)?;
         for drifting in [false, true] {
             let mut random = Random(0x9e37_79b9_7f4a_7c15);

@@ -170,7 +170,7 @@ fn products(rank: &RankData) -> BTreeMap<String, i64> {
 #[test]
 fn products_have_the_flops_of_torchs_table() {
     let mut folders = vec![vec![data("gloo.json.gz")]];
-    folders.extend(fixtures::data::folder("gloo8_slow5").map(|folder| vec![folder]));
+    folders.push(vec![fixtures::data::folder("gloo8_slow5")]);
     for paths in folders {
         let run = tempfile::tempdir().unwrap();
         ingest(&paths, run.path(), &|_, _| ()).unwrap();

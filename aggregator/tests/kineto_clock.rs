@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 
 use clock_truth::{Bend, FOLDERS, Score, Trial, Truth, skews};
-use fixtures::data::folder;
+use fixtures::data::find_folder;
 use fixtures::random::Random;
 use formats::kineto::KinetoSource;
 use model::RankData;
@@ -16,7 +16,7 @@ use model::clock_choice::Choice;
 use model::source::Source;
 
 fn truths() -> impl Iterator<Item = (&'static str, Truth)> {
-    FOLDERS.into_iter().filter_map(|(name, one_host)| Some((name, Truth::of(&folder(name)?, one_host).unwrap())))
+    FOLDERS.into_iter().filter_map(|(name, one_host)| Some((name, Truth::of(&find_folder(name)?, one_host).unwrap())))
 }
 
 fn check(name: &str, truth: &Truth, trials: &[Trial]) {
@@ -88,7 +88,7 @@ fn load(path: &Path) -> RankData {
 #[test]
 fn shifting_rows_is_shifting_the_text_of_the_file() {
     for (name, _) in FOLDERS {
-        let Some(folder) = folder(name) else { continue };
+        let Some(folder) = find_folder(name) else { continue };
         let path = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).min().unwrap();
         let mut text = String::new();
         flate2::read::MultiGzDecoder::new(std::fs::File::open(&path).unwrap()).read_to_string(&mut text).unwrap();

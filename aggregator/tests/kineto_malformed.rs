@@ -263,8 +263,9 @@ fn every_disorder_has_its_exit_code_and_its_words() {
 
 /// The odd files beside the repository, each by itself.
 #[test]
+#[ignore = "reads real traces"]
 fn every_odd_file_has_its_exit_code_and_its_words() {
-    let Some(odd) = folder("odd") else { return };
+    let odd = folder("odd");
     let mut paths: Vec<_> = std::fs::read_dir(odd).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let mut table = String::new();

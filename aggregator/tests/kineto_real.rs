@@ -42,8 +42,9 @@ fn by_hta() -> Options {
 
 /// HTA's temporal breakdown and overlap over all rows, against the independent sweep.
 #[test]
+#[ignore = "reads real traces"]
 fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let mut compared = 0;
     for folder in folders(&data) {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
@@ -85,8 +86,9 @@ fn breakdown_and_overlap_are_those_of_an_independent_sweep() {
 /// Every row that the reader keeps, swept once more in the plainest way: exact to the ns where the reference above is
 /// not.
 #[test]
+#[ignore = "reads real traces"]
 fn compute_time_is_the_plain_union_of_compute_kernels() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let folder = data.join("kineto/ns_resolution");
     let source = KinetoSource::open(&[folder]).unwrap();
     let rank = source.load(0).unwrap();
@@ -109,8 +111,9 @@ fn compute_time_is_the_plain_union_of_compute_kernels() {
 /// The shares of the wall time that an independent sweep gives if DeepEP's kernels (`::ep::`) are the communication:
 /// compute alone, overlap, exposed communication, idle.
 #[test]
+#[ignore = "reads real traces"]
 fn deepep_is_communication_that_dualpipe_hides() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let source = KinetoSource::open(&[data.join("kineto/deepseek_train_r0of64")]).unwrap();
     let analysis = analyze(&source, &Options::default(), &|_, _| ()).unwrap();
     let row = analysis.tables.step_breakdown.iter().find(|row| row.step.is_none()).unwrap();
@@ -126,8 +129,9 @@ fn deepep_is_communication_that_dualpipe_hides() {
 
 /// If nothing were known of DeepEP's kernels, they would be suspected.
 #[test]
+#[ignore = "reads real traces"]
 fn unknown_communication_is_suspected() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let source = KinetoSource::open(&[data.join("kineto/deepseek_train_r0of64")]).unwrap();
     let mut options = Options::default();
     options.communication.not_counted = Some(regex::Regex::new("::ep::").unwrap());
@@ -139,8 +143,9 @@ fn unknown_communication_is_suspected() {
 
 /// vLLM's all-reduces by symmetric memory: known by their operator, and the copies inside are none of them.
 #[test]
+#[ignore = "reads real traces"]
 fn all_reduces_by_symmetric_memory_are_communication() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let source = KinetoSource::open(&[data.join("kineto/b200_r0of8")]).unwrap();
     let analysis = analyze(&source, &Options::default(), &|_, _| ()).unwrap();
     let communicates = |row: &&trace::KernelStatsRow| row.work == trace::WorkType::Communication;
@@ -155,8 +160,9 @@ fn all_reduces_by_symmetric_memory_are_communication() {
 ///
 /// The numbers that the design page gives for the real traces.
 #[test]
+#[ignore = "reads real traces"]
 fn causes_are_found_and_nobody_is_blamed_without_one() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let of = |folder: &str, ranks: Option<Vec<i32>>| {
         let source = KinetoSource::open(&[data.join("kineto").join(folder)]).unwrap();
         let options = Options { ranks: ranks.map(|r| r.into_iter().collect()), ..Options::default() };
@@ -187,8 +193,9 @@ fn causes_are_found_and_nobody_is_blamed_without_one() {
 
 /// A run that was ingested gives the analysis that its traces give.
 #[test]
+#[ignore = "reads real traces"]
 fn an_ingested_run_is_analysed_as_its_traces_are() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     for folder in ["torchrec4_long_a2a", "gloo4_slow2_stack", "resnet50_2021", "megatron_tp2", "ddp_nccl_r0of2"] {
         let traces = data.join("kineto").join(folder);
         let run = tempfile::tempdir().unwrap();
@@ -210,8 +217,9 @@ fn an_ingested_run_is_analysed_as_its_traces_are() {
 
 /// What has no column of its own survives in `args`, and everything else is in its column.
 #[test]
+#[ignore = "reads real traces"]
 fn arguments_survive() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let run = tempfile::tempdir().unwrap();
     ingest(&[data.join("kineto/b200_r0of8")], run.path(), &|_, _| ()).unwrap();
     let (rows, problems) = trace::Run::open(run.path()).unwrap().rows::<trace::EventRow>(0);

@@ -1,4 +1,4 @@
-//! Reads the real traces beside the repository, where there are any, and compares a summary of each file.
+//! Reads the real traces beside the repository, and compares a summary of each file.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
@@ -7,16 +7,6 @@ use std::path::{Path, PathBuf};
 
 use kineto::{PlanOptions, load, plan};
 use trace::rank::{RankData, RankOutline};
-
-fn data() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
-    let found = std::env::var_os("RANKSCOPE_DATA").map_or(beside, PathBuf::from);
-    if found.is_dir() {
-        return Some(found);
-    }
-    eprintln!("skipped: no real traces at {}; RANKSCOPE_DATA names another place", found.display());
-    None
-}
 
 fn folders(data: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(data.join("kineto")).unwrap().map(|e| e.unwrap().path()).collect();
@@ -58,8 +48,9 @@ fn describe(rank: &RankData) -> String {
 }
 
 #[test]
+#[ignore = "reads real traces"]
 fn every_real_file_is_read() {
-    let Some(data) = data() else { return };
+    let data = fixtures::data::real_traces();
     let mut text = String::new();
     for folder in folders(&data) {
         // One of the folders has traces of several jobs.

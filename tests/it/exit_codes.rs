@@ -235,8 +235,9 @@ fn rows_that_a_recorder_dropped_are_a_loss() {
 ///
 /// Real traces are sound, whatever ranks and peers they lack.
 #[test]
+#[ignore = "reads real traces"]
 fn folders_of_real_traces_have_their_exit_codes() {
-    let Some(folders) = fixtures::data::real_traces().map(|data| data.join("kineto")) else { return };
+    let folders = fixtures::data::real_traces().join("kineto");
     let complete = [
         "alexnet_cp",
         "dlrm8",

@@ -12,7 +12,6 @@ use std::thread::ThreadId;
 use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
-use trace::lock;
 
 pub(crate) const RANK_AGENT: &str = env!("CARGO_BIN_EXE_rank-agent-under-test");
 pub(crate) const AGGREGATOR: &str = env!("CARGO_BIN_EXE_aggregator-under-test");

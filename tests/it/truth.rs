@@ -69,6 +69,7 @@ fn a_seed_gives_the_same_traces() {
 /// Real jobs whose compute is a pause, so that what is planted costs what it should on few cores. The steps of d3_slow5_fwd are 137 ms
 /// longer than those of d3_clean. For the others, no clean job was recorded: they cost no more than their pauses.
 #[test]
+#[ignore = "reads real traces"]
 fn real_jobs_of_several_communicators_have_the_planted_cause() {
     const MS: i64 = 1_000_000;
     for (name, rank, cost_ms) in [
@@ -77,7 +78,7 @@ fn real_jobs_of_several_communicators_have_the_planted_cause() {
         ("pp2dp4_slow3_opt", Some(3), 0..=60),
         ("fsdp4_slow1", Some(1), 0..=240),
     ] {
-        let Some(folder) = folder_of_several_communicators(name) else { continue };
+        let folder = folder_of_several_communicators(name);
         let finished = aggregator(&[Path::new("analyze"), Path::new("--json"), folder.as_path()]);
         let analysis: Value =
             serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{name}: {e}: {}", finished.said()));

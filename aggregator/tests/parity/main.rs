@@ -182,8 +182,9 @@ Every number whose difference from HTA's files exceeds HTA's truncation of times
 ";
 
 #[test]
+#[ignore = "reads real traces"]
 fn every_table_equals_htas_except_for_htas_errors() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     let (mut text, mut summary, mut faults) = (HEAD.to_string(), String::new(), Vec::new());
     for expected in children(&data.join("expected_hta")) {
         let name = file_name(&expected);
@@ -227,8 +228,9 @@ pub(crate) fn raw_ranks(traces: &Path) -> Vec<Rank> {
 /// HTA always reports two stragglers, however small their lateness. dlrm8 has one step, and sampled_2of128 lacks 126
 /// ranks: no rank may be blamed.
 #[test]
+#[ignore = "reads real traces"]
 fn htas_stragglers_are_not_our_verdict() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     for (name, candidates) in [("dlrm8", "[2, 7]"), ("sampled_2of128", "[0, 1]")] {
         let path = data.join("expected_hta").join(name).join("potential_stragglers.json");
         let printed = std::fs::read_to_string(path).unwrap();

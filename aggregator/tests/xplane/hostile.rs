@@ -84,8 +84,9 @@ fn every_changed_byte_is_an_error_or_rows() {
 }
 
 #[test]
+#[ignore = "reads real traces"]
 fn the_damaged_profile_of_a_tpu_names_its_byte() {
-    let Some(data) = fixtures::data::real_traces() else { return };
+    let data = fixtures::data::real_traces();
     let path = data.join("xplane/broken_tpu_inference.xplane.pb");
     if path.is_file() {
         let error = XplaneSource::open(&[path]).unwrap_err().to_string();

@@ -156,8 +156,8 @@ fn job(mut operations: Vec<Operation>) -> (Vec<RankData>, Vec<Instance>) {
     (ranks.into_values().collect(), instances)
 }
 
-fn analyze(name: &str) -> Option<(Stragglers, Vec<Instance>)> {
-    let path = real_traces()?.join("straggler").join(name);
+fn analyze(name: &str) -> (Stragglers, Vec<Instance>) {
+    let path = real_traces().join("straggler").join(name);
     let (ranks, instances) = job(read(&path));
     let thresholds = Thresholds::default();
     let parts: Vec<OwnTime> = ranks.iter().map(|r| map_rank(r, &thresholds)).collect();
@@ -177,7 +177,7 @@ fn analyze(name: &str) -> Option<(Stragglers, Vec<Instance>)> {
         );
     }
     assert_eq!(result.charged_ns.iter().sum::<i64>() + result.before_recording_ns, result.waited_ns);
-    Some((result, instances))
+    (result, instances)
 }
 
 fn s(ns: i64) -> f64 {
@@ -191,8 +191,9 @@ fn ranks_with(result: &Stragglers, verdict: &str) -> Vec<i32> {
 /// Only rank 0 is slow. But ranks 0, 16, 32 and 48, the four stages of its replica, all arrive last at the collectives
 /// of their gradients, each in all 44 steps.
 #[test]
+#[ignore = "reads real traces"]
 fn arriving_last_does_not_make_a_cause() {
-    let Some((result, instances)) = analyze("trace-AR.parquet") else { return };
+    let (result, instances) = analyze("trace-AR.parquet");
     let mut last: BTreeMap<i32, usize> = BTreeMap::new();
     for instance in instances.iter().filter(|i| i.comm_id / 10_000 == i64::from(b'g')) {
         *last.entry(instance.members.iter().max_by_key(|m| m.start_ns).unwrap().rank).or_default() += 1;

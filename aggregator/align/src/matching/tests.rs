@@ -219,8 +219,9 @@ fn a_single_rank_keeps_its_collectives() {
 
 /// An independent reference counts from the end. We must find each of its instances, with bent clocks too.
 #[test]
+#[ignore = "reads real traces"]
 fn real_kernels_match_as_counted_from_the_end() {
-    let Some(data) = real_traces() else { return };
+    let data = real_traces();
     for (folder, instances_of_all) in [("dlrm8", 8), ("megatron_tp2", 13), ("torchrec4_long_a2a", 12)] {
         let ranks = nccl_kernels(&data.join("kineto").join(folder));
         let (instances, omissions) = matched(&ranks);

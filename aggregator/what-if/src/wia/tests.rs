@@ -29,7 +29,7 @@ fn compare(theirs: &Value, ours: &Value, path: &str, count: &mut usize, wrong: &
 }
 
 fn as_published(name: &str, numbers: usize) {
-    let Some(folder) = real_traces().map(|data| data.join("straggler")) else { return };
+    let folder = real_traces().join("straggler");
     let trace = folder.join(format!("trace-{name}.parquet"));
     let slowdown = analyze(&trace, &folder.join(format!("meta-{name}.yaml"))).unwrap();
     assert!(slowdown.replay_error.abs() < 1e-6, "{}", slowdown.replay_error);
@@ -47,11 +47,13 @@ fn as_published(name: &str, numbers: usize) {
 }
 
 #[test]
+#[ignore = "reads real traces"]
 fn a_job_with_a_slow_stage_has_the_published_slowdowns() {
     as_published("AR", 1_096);
 }
 
 #[test]
+#[ignore = "reads real traces"]
 fn a_job_with_a_long_last_stage_has_the_published_slowdowns() {
     as_published("ST", 742);
 }
