@@ -2,7 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::read::OtherFormat;
+/// A format of another tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherFormat {
+    /// Its name, with an article.
+    pub name: &'static str,
+    /// What to do instead.
+    pub instead: &'static str,
+    /// Whether the caller has a reader of it.
+    pub is_read: bool,
+}
 
 /// An error of this crate. Messages name the file, and what to do where there is something to do.
 #[derive(Debug, thiserror::Error)]

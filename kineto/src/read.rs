@@ -19,7 +19,7 @@ mod windows;
 
 pub use files::{Plan, PlanOptions, file_name, plan};
 pub use flight_dumps::{FlightDumps, flight_dumps};
-pub use formats::{OtherFormat, RecognizeOther};
+pub use formats::RecognizeOther;
 pub use join_windows::{load_windows, load_windows_detailed, load_windows_rows};
 #[cfg(feature = "fuzzing")]
 pub use load::check_any_blocks;

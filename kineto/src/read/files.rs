@@ -7,16 +7,16 @@ use rayon::prelude::*;
 use trace::rank::MAX_RANKS;
 use trace::{OmissionRow, Text};
 
-use crate::Error;
 use crate::read::archive::Spool;
 use crate::read::dumps::{FoundDump, attach};
 use crate::read::find::{Candidate, Found, find};
-use crate::read::formats::{OtherFormat, RecognizeOther, is_trace_name};
+use crate::read::formats::{RecognizeOther, is_trace_name};
 use crate::read::jobs::{NEAR_NS, usual_world_size};
 use crate::read::names::{Named, ranks_from_names, torch_name};
 use crate::read::probe::{Probe, probe};
 use crate::read::survey::{arrange, refuse_other_jobs, survey};
 use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, WindowChoice, listed};
+use crate::{Error, OtherFormat};
 
 /// The traces of a job.
 #[derive(Clone, Debug, Default, PartialEq)]

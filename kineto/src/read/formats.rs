@@ -1,15 +1,6 @@
 //! Which names traces have, and what a caller says of files that are no traces.
 
-/// A format of another tool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherFormat {
-    /// Its name, with an article.
-    pub name: &'static str,
-    /// What to do instead.
-    pub instead: &'static str,
-    /// Whether the caller has a reader of it.
-    pub is_read: bool,
-}
+use crate::error::OtherFormat;
 
 /// Recognizes a format of another tool by the name of a file, empty where only the content counts, and by its first bytes.
 pub type RecognizeOther = fn(&str, &[u8]) -> Option<OtherFormat>;

@@ -50,6 +50,39 @@ pub(crate) fn probe(
     let size_bytes = place::open(path).and_then(|file| file.size_bytes()).map_err(io)?;
     let mut input = Input::open(path).map_err(io)?;
     let mut parser = HeaderParser::new();
+    let bytes = first_events(candidate, &mut input, &mut parser, other_format)?;
+    let is_named_by_torch = torch_name(name).is_some_and(|(_, pid)| mentions_process(&bytes, pid));
+    let first_ns = first_start_ns(&bytes, parser.header.base_ns);
+    if parser.header.distributed.is_none() && search_tail {
+        parser.header.distributed = info_behind_events(bytes, &mut input);
+    }
+    // Without these bytes, another rank might be taken for that of the file.
+    input.file_error.check().map_err(io)?;
+    let Header { distributed, .. } = parser.header;
+    let too_large = |key: &&str| {
+        let value = distributed.as_ref().and_then(|info| info.get(key)).and_then(Value::integer);
+        // Ranks count from zero.
+        value.is_some_and(|n| n > i64::from(MAX_RANKS) - i64::from(*key == "rank"))
+    };
+    Ok(Probe {
+        candidate: candidate.clone(),
+        size_bytes,
+        rank: rank_from_distributed_info(distributed.as_ref()),
+        world_size: world_size_from_distributed_info(distributed.as_ref()),
+        refused: ["rank", "world_size"].into_iter().filter(too_large).collect(),
+        is_named_by_torch,
+        first_ns,
+    })
+}
+
+/// Reads the header of a file. Returns the bytes of its first events.
+fn first_events(
+    candidate: &Candidate,
+    input: &mut Input,
+    parser: &mut HeaderParser,
+    other_format: Option<RecognizeOther>,
+) -> Result<Vec<u8>, Error> {
+    let Candidate { name, shown, .. } = candidate;
     let mut bytes = Vec::new();
     let mut done_bytes = 0;
     let not_a_trace = |why: String| Err(Error::not_a_trace(shown, &why));
@@ -60,7 +93,7 @@ pub(crate) fn probe(
         match parser.step(&bytes) {
             HeaderStep::Events(at) => {
                 bytes.drain(..at);
-                break;
+                return Ok(bytes);
             }
             HeaderStep::Done(_) => return Err(Error::OtherJson { path: shown.clone() }),
             HeaderStep::Wrong(fault) => {
@@ -94,28 +127,6 @@ pub(crate) fn probe(
             }
         }
     }
-    let is_named_by_torch = torch_name(name).is_some_and(|(_, pid)| mentions_process(&bytes, pid));
-    let first_ns = first_start_ns(&bytes, parser.header.base_ns);
-    if parser.header.distributed.is_none() && search_tail {
-        parser.header.distributed = info_behind_events(bytes, &mut input);
-    }
-    // Without these bytes, another rank might be taken for that of the file.
-    input.file_error.check().map_err(io)?;
-    let Header { distributed, .. } = parser.header;
-    let too_large = |key: &&str| {
-        let value = distributed.as_ref().and_then(|info| info.get(key)).and_then(Value::integer);
-        // Ranks count from zero.
-        value.is_some_and(|n| n > i64::from(MAX_RANKS) - i64::from(*key == "rank"))
-    };
-    Ok(Probe {
-        candidate: candidate.clone(),
-        size_bytes,
-        rank: rank_from_distributed_info(distributed.as_ref()),
-        world_size: world_size_from_distributed_info(distributed.as_ref()),
-        refused: ["rank", "world_size"].into_iter().filter(too_large).collect(),
-        is_named_by_torch,
-        first_ns,
-    })
 }
 
 /// Whether an event in `bytes` belongs to a process. Devices are written as processes too, so a small number proves
