@@ -92,7 +92,10 @@ fn a_changed_file_of_columns_is_an_error_or_batches() -> io::Result<()> {
 }
 
 #[test]
-fn each_check_has_a_target() -> io::Result<()> {
+fn each_check_has_a_target_and_a_test_of_its_corpus() -> io::Result<()> {
+    let tests = include_str!("corpus.rs");
+    let untested = CHECKS.iter().map(|(name, _)| name).filter(|name| !tests.contains(&format!("\"{name}\"")));
+    assert_eq!(untested.count(), 0, "each of CHECKS is named in a test of this file");
     let mut found: Vec<String> = std::fs::read_dir(folder("fuzz_targets"))?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().trim_end_matches(".rs").to_string()))
         .collect::<io::Result<_>>()?;

@@ -112,7 +112,7 @@ fn added(_: &Context<'_>) -> Option<FindingRow> {
 
 TABLE = '''\
     /// One row per rank: an added number.
-    added: AddedRow / AddedBuilder / AddedView, by Aggregator, sorted by None; {
+    added: AddedRow / AddedBuilder / AddedView; {
         /// Global rank.
         rank: i32,
         /// The number.

@@ -132,14 +132,15 @@ impl Functions {
         Some(parent)
     }
 
-    /// Sums the memory within each host row by prefix sums, and collects the records outside all rows.
+    /// Sums the memory within each host row by prefix sums, which may wrap as their differences do not, and collects the records outside all rows.
     fn count_memory(&mut self, data: &RankData) {
         let events = &data.events;
         let times: Vec<i64> = data.memory.iter().map(|m| m.ts_ns).collect();
         let mut sums = vec![[0_i64; 2]];
         for record in &data.memory {
             let mut sum = sums.last().copied().unwrap_or_default();
-            sum[side(record)] += record.delta_bytes;
+            let of_side = &mut sum[side(record)];
+            *of_side = of_side.wrapping_add(record.delta_bytes);
             sums.push(sum);
         }
         self.bytes = vec![[0; 2]; events.len()];
@@ -157,7 +158,7 @@ impl Functions {
             // Both ends are inclusive.
             let from = sums[times.partition_point(|t| *t < start)];
             let to = sums[times.partition_point(|t| *t <= end)];
-            self.bytes[row] = [to[0] - from[0], to[1] - from[1]];
+            self.bytes[row] = [to[0].wrapping_sub(from[0]), to[1].wrapping_sub(from[1])];
         }
         let rest = next..times.len();
         self.loose.extend(rest.filter(|at| times[*at] > reach).map(|at| at as u32));

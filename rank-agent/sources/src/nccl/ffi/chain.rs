@@ -69,7 +69,8 @@ fn load(path: &std::path::Path, version: u8) -> Result<Chain, String> {
         6 => &[6, 5],
         5 => &[5],
         4 => &[4],
-        _ => &[3],
+        3 => &[3],
+        _ => &[],
     };
     for candidate in candidates {
         let symbol = format!("ncclProfiler_v{candidate}\0");
