@@ -1,6 +1,6 @@
 //! The formats of ranks beside runs, torch.profiler's traces and snapshots: one line in [`FORMATS`] for each.
 //!
-//! A format recognizes its files by their content and opens them as a [`Source`]. Whatever searches, opens or names formats reads this list.
+//! A format recognizes its files by their content and opens them as a [`Source`](model::source::Source). Whatever searches, opens or names formats reads this list.
 
 use std::path::Path;
 
