@@ -1,4 +1,4 @@
-//! What a format of ranks is: how its files are recognized, and how they are opened.
+//! A format of ranks: how its files are recognized, and how they are opened.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub struct Format {
     pub name: &'static str,
     /// Its files, in the plural, for `--help`.
     pub files: &'static str,
-    /// What to do with a file of it where only traces of torch.profiler are read.
+    /// The advice on a file of it, where only traces of torch.profiler are read.
     pub instead: &'static str,
     /// Whether a file is of the format.
     pub recognise: fn(&Head<'_>) -> bool,
@@ -40,7 +40,7 @@ impl Format {
     pub(crate) const NO_TWINS: fn(&str) -> bool = |_| false;
 }
 
-/// What is read of the files.
+/// The part of the files that is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// The windows of the profiler.
@@ -51,10 +51,10 @@ pub struct OpenOptions {
     pub max_memory_bytes: Option<u64>,
 }
 
-/// What a format must know of the rest of the job.
+/// The rest of the job, as far as a format must know it.
 #[derive(Debug)]
 pub struct Beside<'a> {
-    /// What is read of the files.
+    /// The part of the files that is read.
     pub options: OpenOptions,
     /// Ranks of other formats. A process or device whose rank is not stated gets none of them.
     pub taken: &'a BTreeSet<i32>,
@@ -71,7 +71,7 @@ impl Beside<'_> {
 /// First bytes of a file that decide its format.
 pub(crate) const HEAD_BYTES: u64 = 64;
 
-/// What decides the format of a file.
+/// The name and the first bytes of a file, which decide its format.
 pub struct Head<'a> {
     /// Its name in lower case; empty where only the content counts.
     pub name: String,

@@ -188,7 +188,7 @@ impl JobFiles {
         Ok(Box::new(MixedSource::open(&self.traces, &others, remarks, options)?.with_directory(directory)))
     }
 
-    /// What was left out of the search.
+    /// The omissions of the search.
     fn remarks(&self) -> Vec<OmissionRow> {
         let shown = |path: &Path| Text::from(path.to_string_lossy());
         let repeated = |path: &PathBuf| {
