@@ -1,4 +1,4 @@
-//! What findings need of the ranks and no table has: collected before the ranks are dropped.
+//! Facts about ranks that findings need and no table has. They are collected before the ranks are dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 

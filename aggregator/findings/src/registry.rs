@@ -1,4 +1,4 @@
-//! What a kind of finding is, and what all of them read. This module knows no finding; the list of all is `FINDINGS`.
+//! A kind of finding, and the input of all kinds. This module imports no finding; `FINDINGS` lists them.
 
 /// Declares a kind of finding beside the function that finds it: its documentation, its name, its id and that function.
 macro_rules! kind {

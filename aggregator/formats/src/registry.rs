@@ -39,8 +39,7 @@ const UNREAD: [(&str, &str, &str); 5] = [
 ];
 const PERFETTO: (&str, &str) = ("a Perfetto trace", "have torch.profiler export Chrome JSON (export_chrome_trace)");
 
-/// The format of a file that is no trace of torch.profiler, by its first bytes, else by its name. Exports get renamed, so the content comes
-/// first.
+/// The format of a file that is no trace of torch.profiler. Its first bytes decide before its name, because exports get renamed.
 pub(crate) fn other_format(name: &str, bytes: &[u8]) -> Option<OtherFormat> {
     let head = Head::new(name, bytes, None);
     if let Some(format) = FORMATS.iter().find(|format| (format.recognise)(&head)) {

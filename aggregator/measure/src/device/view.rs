@@ -1,4 +1,4 @@
-//! What the analyses of devices read.
+//! The input of the analyses of devices.
 
 use regex::Regex;
 use trace::rank::Launches;

@@ -45,7 +45,7 @@ struct Timed {
     row: KernelStatsRow,
     /// The time in which its FLOPs were computed.
     flops_ns: Option<i64>,
-    /// What limits it.
+    /// The limit of its speed.
     bound: Option<Word<RooflineBound>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a section of the page is: its declaration, the data that it puts into the page, and what it says about its chart.
+//! A section of the page: its declaration, its input, the data that it puts into the page, and its words about its chart.
 //!
 //! ```text
 //!   sections/NAME/mod.rs     SECTION: id, title, lead, tables; `data` fills the page and says what the section lacks
@@ -59,7 +59,7 @@ macro_rules! script {
 }
 pub(crate) use script;
 
-/// What a section says about its chart.
+/// The words of a section about its chart.
 #[derive(Debug, Default)]
 pub(crate) struct Chart {
     /// Whether there is one. The sections without a chart are one line together.
@@ -84,7 +84,7 @@ impl Chart {
     }
 }
 
-/// What sections read.
+/// The input of all sections.
 pub(crate) struct ReportInput<'a> {
     /// Gives the rows of the timeline.
     pub(crate) source: &'a dyn Source,
@@ -131,7 +131,7 @@ pub(crate) struct Remark {
 /// The kind of remarks about data that the page shortens.
 pub(crate) const SUMMARISED: &str = "summarised";
 
-/// What the sections put into a page.
+/// The data that sections put into a page.
 #[derive(Debug, Default)]
 pub(crate) struct PageData {
     /// The section that is filled.

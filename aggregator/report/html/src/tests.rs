@@ -8,7 +8,7 @@ use model::RankData;
 use model::analysis::{Facts, Tables, Verdict, VerdictKind};
 
 /// A source whose ranks cannot be loaded, as if the files were deleted after the analysis.
-struct Gone;
+pub(crate) struct Gone;
 
 impl Source for Gone {
     fn info(&self) -> SourceInfo {

@@ -1,38 +1,19 @@
-//! What holds for every section.
+//! Tests of every section.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use trace::{OmissionRow, PipelineRow};
+use trace::PipelineRow;
 
 use super::*;
 use crate::by_name::{kernels, operators};
 use crate::page_limits::Limits;
+use crate::tests::Gone;
 use align::aligned::Analyzed;
 use align::clock::Clocks;
-use model::RankData;
 use model::analysis::{Analysis, Facts, Tables};
 use model::options::Options;
 use model::shown_ranks::ShownRanks;
-use model::source::{Source, SourceInfo};
-
-/// A source without ranks.
-struct Empty;
-
-impl Source for Empty {
-    fn info(&self) -> SourceInfo {
-        SourceInfo::default()
-    }
-    fn ranks(&self) -> Vec<i32> {
-        Vec::new()
-    }
-    fn problems(&self) -> Vec<OmissionRow> {
-        Vec::new()
-    }
-    fn load(&self, rank: i32) -> Result<RankData, Error> {
-        Err(Error::NoRank { path: "empty".into(), why: format!("rank {rank} does not exist") })
-    }
-}
 
 /// The data that one section puts into a page, as the script gets it.
 pub(super) fn filled(section: &Section, analysis: Analysis, limits: &Limits) -> (Value, PageData) {
@@ -46,7 +27,7 @@ pub(super) fn filled(section: &Section, analysis: Analysis, limits: &Limits) -> 
         recorded_ns: None,
     };
     let run = ReportInput {
-        source: &Empty,
+        source: &Gone,
         options: &Options::default(),
         analyzed: &analyzed,
         limits,
