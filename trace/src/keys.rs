@@ -3,7 +3,7 @@
 /// Version of all tables together.
 ///
 /// A reader accepts files of its own version and older ones. A newer file is an error.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Schema version, decimal.
 pub const KEY_SCHEMA_VERSION: &str = "rankscope.schema_version";

@@ -70,8 +70,11 @@ tables! {
         /// The rest of the time.
         idle_ns: i64,
         /// Part of `idle_ns` in which a row of kind `overhead` ran: work of the profiler, or of the driver that loads
-        /// functions. The job is not idle then: its own idle time is `idle_ns` − `overhead_ns`.
+        /// functions. The job is not idle then: its own idle time is `idle_ns` − `overhead_ns` − `unknown_ns`.
         overhead_ns: i64,
+        /// Part of `idle_ns`, beside `overhead_ns`, in which the device may have worked: launches before it have no row of a device, so
+        /// their rows were lost. 0 if no launch lacks its work.
+        unknown_ns: i64,
         /// All communication: |C|.
         comm_total_ns: i64,
         /// Share of communication that compute hides, by HTA's definition: 100·|K ∩ C| / |C|; null without

@@ -34,8 +34,9 @@ tables! {
         name: Option<Text>,
         /// Pieces of device work whose launch was recorded.
         launches: i64,
-        /// Sum of the durations of the launching calls. A call that launches several kernels (a graph) counts once,
-        /// with the first.
+        /// Number of calls that launched them. A call that launches several kernels (a graph) counts once, with the first.
+        calls: i64,
+        /// Sum of the durations of the calls.
         cpu_total_ns: i64,
         /// Mean duration of the calls.
         cpu_mean_ns: f64,
@@ -156,6 +157,8 @@ tables! {
         /// Estimated SM efficiency: Σ min(blocks / SMs, 1)·time / window, where the sum over overlapping kernels is at
         /// most 1; null if the number of SMs or the grid of every kernel is unknown.
         sm_efficiency_pct: Option<f64>,
+        /// Share of the kernels' time whose share of the SMs is known.
+        sm_known_pct: Option<f64>,
         /// Estimated achieved occupancy: the mean over kernels, weighted by their time; null if no kernel has one.
         occupancy_pct: Option<f64>,
         /// Share of the kernels' time whose occupancy is known.

@@ -295,14 +295,14 @@ fn a_manifest_that_is_not_one_is_an_error() {
     let run = good_run();
     let path = run.path().join(MANIFEST_FILE);
     let manifest = fs::read_to_string(&path).unwrap();
-    let newer = manifest.replace("\"schema_version\": 1", "\"schema_version\": 999");
+    let newer = manifest.replace(&format!("\"schema_version\": {SCHEMA_VERSION}"), "\"schema_version\": 999");
     let cases = [
         ("", "EOF while parsing"),
         ("[]", "invalid"),
         ("{}", "missing field `schema_version`"),
         ("\u{0}\u{1}garbage", "expected value"),
         (&manifest[..manifest.len() / 2], "EOF while parsing"),
-        (&newer, "schema version 999 is newer than 1"),
+        (&newer, "schema version 999 is newer than 2"),
     ];
     for (text, message) in cases {
         fs::write(&path, text).unwrap();

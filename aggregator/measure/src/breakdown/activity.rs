@@ -193,6 +193,7 @@ impl Split {
             memory_ns: self.memory_ns,
             idle_ns: self.idle_ns,
             overhead_ns: self.overhead_ns,
+            unknown_ns: 0,
             comm_total_ns,
             overlap_pct: (comm_total_ns > 0).then(|| 100.0 * self.overlap_ns as f64 / comm_total_ns as f64),
         }

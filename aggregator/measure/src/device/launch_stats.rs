@@ -129,6 +129,7 @@ impl Tally {
             device_id,
             name,
             launches: n as i64,
+            calls: self.calls,
             cpu_total_ns: self.cpu_total_ns,
             cpu_mean_ns: self.cpu_total_ns as f64 / self.calls.max(1) as f64,
             cpu_max_ns: self.cpu_max_ns,

@@ -108,6 +108,7 @@ impl Sums {
             kernel_ns: busy_ns,
             utilization_pct: percent_of_window(busy_ns as f64),
             sm_efficiency_pct: knows_share.then(|| percent_of_window(sm_share_ns)),
+            sm_known_pct: None,
             occupancy_pct: (known_ns >= 1.0).then(|| occupancy_pct_ns / known_ns),
             occupancy_known_pct: (running_ns >= 1.0).then(|| 100.0 * known_ns / running_ns),
         }

@@ -82,6 +82,7 @@ fn mean(rows: Vec<&StepBreakdownRow>) -> StepBreakdownRow {
         memory_ns: of(|r| r.memory_ns),
         idle_ns: of(|r| r.idle_ns),
         overhead_ns: of(|r| r.overhead_ns),
+        unknown_ns: of(|r| r.unknown_ns),
         ..StepBreakdownRow::default()
     }
 }
