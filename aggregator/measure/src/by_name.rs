@@ -16,7 +16,7 @@ use trace::{AnnotationStatsRow, DeviceRow, KernelCategory, KernelStatsRow, OpSta
 use crate::device::work_type;
 use crate::occupancy::{Uses, occupancy_limit, occupancy_pct};
 use crate::roofline::Roofline;
-use model::stats::median_of_sorted;
+use model::stats::{is_covered, median_of_sorted};
 use model::{Events, KernelUse, Kind, NO_PARENT, NONE, RankData};
 
 /// Sums over the rows of one name.
@@ -34,8 +34,9 @@ struct Tally {
     sum_of_squares: f64,
     bytes: Option<i64>,
     flops: Option<i64>,
-    /// Time in which the FLOPs of an operator were computed.
+    /// Time in which the FLOPs of an operator were computed, and the FLOPs of the calls that have such a time.
     flops_ns: Option<i64>,
+    timed_flops: i64,
     /// The sum of the occupancies of a kernel, weighted by time, and the time of the calls that have one.
     occupancy_pct_ns: f64,
     occupancy_ns: f64,
@@ -89,6 +90,17 @@ impl Tally {
             self.blocks_ns += weight * used.blocks as f64;
             self.with_blocks_ns += weight;
         }
+    }
+
+    /// The weight of all calls, as [`Tally::add_use`] weighs them.
+    fn weight(&self) -> f64 {
+        self.total_ns.max(self.calls) as f64
+    }
+
+    /// The rate of the calls whose time is known.
+    fn flops_per_s(&self) -> Option<f64> {
+        let seconds = self.flops_ns.filter(|ns| *ns > 0)? as f64 * 1e-9;
+        is_covered(self.timed_flops as f64, self.flops? as f64).then(|| self.timed_flops as f64 / seconds)
     }
 
     fn mean_ns(&self) -> f64 {
@@ -198,8 +210,9 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
             _ => {}
         }
     }
-    add_flops_ns(events, launches, keep, |row, ns| {
+    add_flops_ns(events, launches, keep, |row, ns, is_first| {
         let tally = ops.entry(NONE, folded[events.name[row] as usize] as usize, names.len());
+        tally.timed_flops = tally.timed_flops.saturating_add(if is_first { events.flops[row] } else { 0 });
         tally.flops_ns = Some(tally.flops_ns.unwrap_or(0).saturating_add(ns));
     });
     let rank = data.outline.info.rank;
@@ -221,22 +234,29 @@ pub(crate) fn stats(data: &RankData, launches: &Launches, keep: &dyn Fn(usize) -
 }
 
 /// Calls `add` with each operator that has FLOPs and the time in which they were computed: of each kernel that it
-/// launched, or its own on a rank without device work.
-fn add_flops_ns(events: &Events, launches: &Launches, keep: &dyn Fn(usize) -> bool, mut add: impl FnMut(usize, i64)) {
+/// launched, or its own on a rank without device work. The flag says whether it is the first kernel of the operator.
+fn add_flops_ns(
+    events: &Events,
+    launches: &Launches,
+    keep: &dyn Fn(usize) -> bool,
+    mut add: impl FnMut(usize, i64, bool),
+) {
     let computes = |row: usize| events.kind[row] == Kind::CpuOp && events.flops[row] != NONE;
     if !(0..events.len()).any(computes) {
         return;
     }
     if !events.kind.iter().any(|kind| kind.is_device_work()) {
-        (0..events.len()).filter(|row| computes(*row) && keep(*row)).for_each(|row| add(row, events.dur_ns[row]));
+        (0..events.len()).filter(|row| computes(*row) && keep(*row)).for_each(|row| add(row, events.dur_ns[row], true));
         return;
     }
     let around = outermost(events, &computes);
+    let mut has_time = vec![false; events.len()];
     for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel && keep(*row)) {
         let Some(launch) = launches.of(events.correlation[row]) else { continue };
         let operator = around[launch as usize];
         if operator != NO_PARENT && keep(operator as usize) {
-            add(operator as usize, events.dur_ns[row]);
+            let is_first = !std::mem::replace(&mut has_time[operator as usize], true);
+            add(operator as usize, events.dur_ns[row], is_first);
         }
     }
 }
@@ -281,7 +301,7 @@ fn op_row(rank: i32, device_id: Option<i64>, name: Text, t: &Tally, roofline: &R
         bytes: t.bytes,
         flops: t.flops,
         flops_ns: t.flops_ns,
-        flops_per_s: t.flops.zip(t.flops_ns.filter(|ns| *ns > 0)).map(|(flops, ns)| flops as f64 / (ns as f64 * 1e-9)),
+        flops_per_s: t.flops_per_s(),
         ..OpStatsRow::default()
     };
     roofline.fill(&mut row);
@@ -322,11 +342,11 @@ fn kernel_row(
         std_ns: t.std_ns(),
         bytes: t.bytes,
         flops: t.flops,
-        occupancy_pct: (t.occupancy_ns > 0.0).then(|| t.occupancy_pct_ns / t.occupancy_ns),
+        occupancy_pct: is_covered(t.occupancy_ns, t.weight()).then(|| t.occupancy_pct_ns / t.occupancy_ns),
         occupancy_limit: longest.zip(device).and_then(|(used, device)| occupancy_limit(used, device)).map(Into::into),
-        mean_blocks: (t.with_blocks > 0.0).then(|| t.blocks / t.with_blocks),
+        mean_blocks: is_covered(t.with_blocks, t.calls as f64).then(|| t.blocks / t.with_blocks),
         blocks_per_sm: sms
-            .filter(|_| t.with_blocks_ns > 0.0)
+            .filter(|_| is_covered(t.with_blocks_ns, t.weight()))
             .map(|sms| t.blocks_ns / t.with_blocks_ns / f64::from(sms)),
         block_threads: longest.and_then(|used| used.block_threads).map(Into::into),
         registers: longest.and_then(|used| used.registers).map(Into::into),

@@ -78,7 +78,7 @@ impl Roofline {
             Some(_) => RooflineBound::Compute.into(),
         });
         let share = |rate: Option<f64>, peak: Option<f64>| rate.zip(peak).map(|(rate, peak)| 100.0 * rate / peak);
-        let seconds = row.flops_ns.filter(|ns| *ns > 0).map(|ns| ns as f64 * 1e-9);
+        let seconds = row.flops_ns.filter(|_| row.flops_per_s.is_some()).map(|ns| ns as f64 * 1e-9);
         let bytes_per_s = row.min_bytes.zip(seconds).map(|(bytes, seconds)| bytes as f64 / seconds);
         row.peak_flops_pct = share(row.flops_per_s, peak_flops);
         row.peak_bandwidth_pct = share(bytes_per_s, peak_bytes);

@@ -21,6 +21,28 @@ pub const SIGMA_PER_DECILES: f64 = 0.390_15;
 /// Standard error of a median / standard error of a mean, for a normal distribution: √(π/2).
 pub const MEDIAN_SE_PER_MEAN_SE: f64 = 1.2533;
 
+/// A mean or a share over rows of which some lack the quantity is stated if the others hold this share of the weight.
+/// With less, what is unknown could change it too much.
+pub const LEAST_KNOWN: f64 = 0.9;
+
+/// Whether the rows that have a quantity hold enough of the weight of all rows ([`LEAST_KNOWN`]).
+pub fn is_covered(known: f64, all: f64) -> bool {
+    known > 0.0 && known >= LEAST_KNOWN * all
+}
+
+/// The mean of the known values by their weights. `None` if too many are unknown ([`is_covered`]).
+pub fn covered_mean(values: impl IntoIterator<Item = (Option<f64>, f64)>) -> Option<f64> {
+    let (mut sum, mut known, mut all) = (0.0, 0.0, 0.0);
+    for (value, weight) in values {
+        all += weight;
+        if let Some(value) = value {
+            sum += value * weight;
+            known += weight;
+        }
+    }
+    is_covered(known, all).then(|| sum / known)
+}
+
 /// The lower median. It is always an element of the sample, so integers stay exact and belong to a real rank.
 pub fn lower_median(values: impl IntoIterator<Item = i64>) -> Option<i64> {
     let mut values: Vec<i64> = values.into_iter().collect();
@@ -295,6 +317,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_mean_is_unknown_where_too_many_values_are() {
+        assert_eq!(covered_mean([(Some(2.0), 9.0), (None, 1.0)]), Some(2.0));
+        assert_eq!(covered_mean([(Some(2.0), 8.9), (None, 1.1)]), None);
+        assert_eq!(covered_mean([(Some(2.0), 1.0), (Some(4.0), 3.0)]), Some(3.5));
+        assert_eq!(covered_mean([]), None);
+    }
 
     proptest! {
         #[test]

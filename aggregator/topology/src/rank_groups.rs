@@ -7,7 +7,7 @@ use trace::{RankGroupRow, StepBreakdownRow, StragglerRow, Verdict};
 
 use crate::same_work::{dimensions, stages_by_rank};
 use model::analysis::{Facts, Tables};
-use model::stats::median_in_place;
+use model::stats::{is_covered, median_in_place};
 
 /// The groups of each kind that has several.
 pub fn rank_groups(tables: &Tables, facts: &Facts) -> Vec<RankGroupRow> {
@@ -86,7 +86,7 @@ fn group_row(
     let mean = |part: fn(&StepBreakdownRow) -> Option<i64>| {
         let (sum, count) =
             rows().filter_map(|row| part(row)).fold((0_i128, 0), |(sum, n), ns| (sum + i128::from(ns), n + 1));
-        (count > 0).then(|| (sum / count) as i64)
+        is_covered(count as f64, rows().count() as f64).then(|| (sum / count) as i64)
     };
     let part = |part: fn(&StepBreakdownRow) -> Option<i64>| mean(part).unwrap_or(0);
     let compared: Vec<&StragglerRow> = ranks.iter().filter_map(|rank| stragglers.get(rank).copied()).collect();
@@ -107,7 +107,8 @@ fn group_row(
         exposed_comm_ns,
         memory_ns,
         idle_ns,
-        exposed_wait_ns: mean(|row| row.exposed_wait_ns),
+        // A step without exposed communication has no exposed wait.
+        exposed_wait_ns: mean(|row| row.exposed_wait_ns.or((row.exposed_comm_ns == 0).then_some(0))),
         own_excess_ns: median_in_place(&mut excess).map(|median| median.round() as i64),
         worst_rank: worst.map(|row| row.rank),
         worst_excess_ns: worst.map(|row| row.own_excess_ns),

@@ -234,17 +234,17 @@ tables! {
         bytes: Option<i64>,
         /// Floating-point operations, where known.
         flops: Option<i64>,
-        /// Estimated achieved occupancy of the calls, weighted by their time; null where no call has one. Below 30, too few
+        /// Estimated achieved occupancy of the calls, weighted by their time; null where less than 90 % of it have one. Below 30, too few
         /// warps may hide the latency of the memory. Where torch.profiler writes 0 for a kernel that ran with more, by its
         /// launch parameters.
         occupancy_pct: Option<f64>,
         /// What keeps the occupancy of the longest call from being higher: `grid`, `registers`, `shared_memory`,
         /// `registers_and_shared_memory` or `block_size`; null if it is full, or if the limits of the device are unknown.
         occupancy_limit: Option<Word<OccupancyLimit>>,
-        /// Mean number of blocks of the calls' grids.
+        /// Mean number of blocks of the calls' grids; null where less than 90 % of the calls have one.
         mean_blocks: Option<f64>,
-        /// Blocks of the grid by streaming multiprocessor (SM), weighted by the time of the calls. Below 1, some SMs have
-        /// no block.
+        /// Blocks of the grid by streaming multiprocessor (SM), weighted by the time of the calls; null where less than 90 % of
+        /// it have a grid. Below 1, some SMs have no block.
         blocks_per_sm: Option<f64>,
         /// Threads of a block, in the longest call.
         block_threads: Option<i32>,
@@ -286,7 +286,7 @@ tables! {
         flops: Option<i64>,
         /// Time of the kernels that the calls with FLOPs launched; on a rank without device work, of these calls.
         flops_ns: Option<i64>,
-        /// `flops` per second of `flops_ns`.
+        /// FLOPs per second of `flops_ns`, over the calls that have a time; null if these have less than 90 % of `flops`.
         flops_per_s: Option<f64>,
         /// Bytes that the calls with FLOPs must move at least: each factor and each result once. The bytes moved, where
         /// the recording states them; null if those of a call are unknown.

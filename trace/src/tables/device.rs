@@ -119,7 +119,7 @@ tables! {
         total_ns: i64,
         /// Bytes moved; null if no row has them.
         bytes: Option<i64>,
-        /// Bytes / time, over the rows with known bytes; null without such rows.
+        /// Bytes / time, over the rows with known bytes; null if they are less than 90 % of the time.
         mean_gbs: Option<f64>,
         /// Number of points at which at least one copy or fill of known bandwidth was under way.
         points: i64,
@@ -155,11 +155,11 @@ tables! {
         /// Utilization: 100·kernel / window.
         utilization_pct: f64,
         /// Estimated SM efficiency: Σ min(blocks / SMs, 1)·time / window, where the sum over overlapping kernels is at
-        /// most 1; null if the number of SMs or the grid of every kernel is unknown.
+        /// most 1. Kernels of unknown grid count as the mean of the others; null if `sm_known_pct` is below 90.
         sm_efficiency_pct: Option<f64>,
-        /// Share of the kernels' time whose share of the SMs is known.
+        /// Share of the kernels' time whose share of the SMs is known: the grid, and the number of the device's SMs.
         sm_known_pct: Option<f64>,
-        /// Estimated achieved occupancy: the mean over kernels, weighted by their time; null if no kernel has one.
+        /// Estimated achieved occupancy: the mean over kernels, weighted by their time; null if `occupancy_known_pct` is below 90.
         occupancy_pct: Option<f64>,
         /// Share of the kernels' time whose occupancy is known.
         occupancy_known_pct: Option<f64>,

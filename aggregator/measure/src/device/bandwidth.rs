@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use trace::{MemcpyBandwidthRow, Text};
 
-use model::stats::describe;
+use model::stats::{describe, is_covered};
 use model::{Kind, NONE, RankData};
 
 /// The assumed length of a copy with length 0, which is shorter than the clock can resolve. HTA assumes the same.
@@ -101,7 +101,10 @@ impl Copies {
             copies: self.copies,
             total_ns: self.total_ns,
             bytes: self.bytes,
-            mean_gbs: self.bytes.filter(|_| self.known_ns > 0).map(|bytes| bytes as f64 / self.known_ns as f64),
+            mean_gbs: self
+                .bytes
+                .filter(|_| is_covered(self.known_ns as f64, self.total_ns as f64))
+                .map(|bytes| bytes as f64 / self.known_ns as f64),
             points: summary.map_or(0, |s| s.count),
             point_mean_gbs: statistic(|s| s.mean),
             point_std_gbs: summary.and_then(|s| s.std),

@@ -151,7 +151,7 @@ fn bandwidths_add_up_while_copies_overlap() {
     let rows = tables(&data).memcpy_bandwidth;
     assert_eq!(rows.iter().map(|r| (&*r.name, r.copies)).collect::<Vec<_>>(), [("Memcpy HtoD", 3), ("Memset", 1)]);
     let copies = &rows[0];
-    assert_eq!((copies.total_ns, copies.bytes, copies.mean_gbs), (14, Some(28), Some(2.8)));
+    assert_eq!((copies.total_ns, copies.bytes, copies.mean_gbs), (14, Some(28), None));
     // 4, 4 + 2, 2, 2 + 3, 3
     assert_eq!((copies.points, copies.point_mean_gbs, copies.point_max_gbs), (5, Some(4.0), Some(6.0)));
     assert_eq!((rows[1].points, rows[1].bytes, rows[1].point_mean_gbs, rows[1].mean_gbs), (0, None, None, None));
@@ -213,8 +213,43 @@ fn sm_efficiency_follows_the_blocks_of_the_kernels() {
     data.kernel_use.retain(|kernel| kernel.blocks == 5);
     data.kernel_use[0].blocks = model::NONE;
     let rows = tables(&data).gpu_utilization;
-    assert_eq!(rows[0].sm_efficiency_pct, None);
+    assert_eq!((rows[0].sm_efficiency_pct, rows[0].sm_known_pct), (None, Some(0.0)));
     close(rows[0].occupancy_known_pct, 100.0 * 8.0 / 14.0);
+    assert_eq!(rows[0].occupancy_pct, None, "too few kernels have one");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Invariant (numbers): Kernels of unknown grid do not lower the SM efficiency, which is null where too many are unknown.
+    #[test]
+    fn unknown_grids_are_not_idle_sms(
+        kernels in prop::collection::vec((1..30_usize, 1..12_i64, prop::bool::weighted(0.05)), 1..40),
+    ) {
+        let line: String = kernels.iter().map(|(length, _, _)| "#".repeat(*length) + ".").collect();
+        let mut data = Drawn::rank(0)
+            .steps(&"#".repeat(line.len()))
+            .launches(1, "#")
+            .device(Kind::Kernel, "kernel", (0, 1), 1, &line)
+            .data();
+        data.devices = vec![trace::DeviceRow { device_id: 0, sm_count: Some(10), ..Default::default() }];
+        let events = &data.events;
+        let ids = (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel).map(|row| events.id[row]);
+        let uses: Vec<_> = ids.zip(&kernels).map(|(id, k)| (KernelUse { blocks: k.1, ..KernelUse::unknown(id) }, k.2)).collect();
+        let with = |uses: Vec<KernelUse>| {
+            let mut data = data.clone();
+            data.kernel_use = uses;
+            data.kernel_use.sort_by_key(|used| used.id);
+            tables(&data).gpu_utilization.remove(0)
+        };
+        let truth = with(uses.iter().map(|(used, _)| *used).collect());
+        let found = with(uses.iter().filter(|(_, unknown)| !unknown).map(|(used, _)| *used).collect());
+        let known_pct = found.sm_known_pct.unwrap();
+        prop_assert_eq!(found.sm_efficiency_pct.is_some(), known_pct >= 90.0);
+        if let (Some(found), Some(truth)) = (found.sm_efficiency_pct, truth.sm_efficiency_pct) {
+            prop_assert!((found - truth).abs() <= 100.0 - known_pct + 1e-9);
+        }
+    }
 }
 
 #[test]

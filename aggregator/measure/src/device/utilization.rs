@@ -17,6 +17,7 @@ use trace::rank::DevicesById;
 use crate::device::View;
 use crate::occupancy::Uses;
 use model::intervals::{Interval, IntervalSet};
+use model::stats::is_covered;
 use model::steps::{DeviceEnds, device_windows, host_windows};
 use model::{Events, Kind, NONE, RankData};
 
@@ -39,8 +40,8 @@ pub(super) fn gpu_utilization(view: &View<'_>) -> Vec<GpuUtilizationRow> {
         let sm_count = devices.get(device).and_then(|d| d.sm_count).filter(|n| *n > 0);
         let of_device =
             kernels.partition_point(|(on, _)| *on < device)..kernels.partition_point(|(on, _)| *on <= device);
-        let knows_share = add_kernels(data, &kernels[of_device], sm_count, &mut steps);
-        let row = |step, window_ns, sums: &Sums| sums.row(data.outline.info.rank, device, step, window_ns, knows_share);
+        add_kernels(data, &kernels[of_device], sm_count, &mut steps);
+        let row = |step, window_ns, sums: &Sums| sums.row(data.outline.info.rank, device, step, window_ns);
         let mut all = Sums::default();
         steps.iter().for_each(|step| all.add(&step.sums));
         let all_ns: i64 = steps.iter().map(|step| step.window.len_ns()).sum();
@@ -71,8 +72,11 @@ struct Step {
 struct Sums {
     /// The time in which at least one kernel runs.
     busy_ns: i64,
-    /// The integral of the share of SMs in use, at most 1.
+    /// The integral of the share of SMs in use by the kernels whose share is known, at most 1.
     sm_share_ns: f64,
+    /// The time in which at least one kernel of known share runs, and the summed time of all such kernels.
+    sm_busy_ns: i64,
+    sm_known_ns: f64,
     /// The summed time of all running kernels.
     running_ns: f64,
     /// The summed time of the running kernels whose occupancy is known.
@@ -85,21 +89,19 @@ impl Sums {
     fn add(&mut self, other: &Self) {
         self.busy_ns += other.busy_ns;
         self.sm_share_ns += other.sm_share_ns;
+        self.sm_busy_ns += other.sm_busy_ns;
+        self.sm_known_ns += other.sm_known_ns;
         self.running_ns += other.running_ns;
         self.known_ns += other.known_ns;
         self.occupancy_pct_ns += other.occupancy_pct_ns;
     }
 
-    fn row(
-        &self,
-        rank: i32,
-        device_id: i64,
-        step: Option<i32>,
-        window_ns: i64,
-        knows_share: bool,
-    ) -> GpuUtilizationRow {
-        let Self { busy_ns, sm_share_ns, running_ns, known_ns, occupancy_pct_ns } = *self;
+    fn row(&self, rank: i32, device_id: i64, step: Option<i32>, window_ns: i64) -> GpuUtilizationRow {
+        let Self { busy_ns, sm_share_ns, sm_busy_ns, sm_known_ns, running_ns, known_ns, occupancy_pct_ns } = *self;
         let percent_of_window = |value: f64| 100.0 * value / window_ns as f64;
+        let known_pct = |known_ns: f64| (running_ns >= 1.0).then(|| 100.0 * known_ns / running_ns);
+        // Kernels of unknown share count as the mean of the others.
+        let sm_share = || sm_share_ns * (busy_ns as f64 / sm_busy_ns as f64);
         GpuUtilizationRow {
             rank,
             device_id,
@@ -107,10 +109,10 @@ impl Sums {
             window_ns,
             kernel_ns: busy_ns,
             utilization_pct: percent_of_window(busy_ns as f64),
-            sm_efficiency_pct: knows_share.then(|| percent_of_window(sm_share_ns)),
-            sm_known_pct: None,
-            occupancy_pct: (known_ns >= 1.0).then(|| occupancy_pct_ns / known_ns),
-            occupancy_known_pct: (running_ns >= 1.0).then(|| 100.0 * known_ns / running_ns),
+            sm_efficiency_pct: is_covered(sm_known_ns, running_ns).then(|| percent_of_window(sm_share())),
+            sm_known_pct: known_pct(sm_known_ns),
+            occupancy_pct: is_covered(known_ns, running_ns).then(|| occupancy_pct_ns / known_ns),
+            occupancy_known_pct: known_pct(known_ns),
         }
     }
 }
@@ -121,7 +123,7 @@ struct Running {
     end_ns: i64,
     row: usize,
     /// The bits of its share of the SMs. The type is an integer because floats have no total order.
-    sm_share: u64,
+    sm_share: Option<u64>,
     /// The bits of its occupancy.
     occupancy_pct: Option<u64>,
 }
@@ -131,13 +133,17 @@ struct Running {
 struct Now {
     open: BinaryHeap<Reverse<Running>>,
     sm_share: f64,
+    sm_known: u32,
     known: f64,
     occupancy_pct: f64,
 }
 
 impl Now {
     fn begin(&mut self, kernel: Running) {
-        self.sm_share += f64::from_bits(kernel.sm_share);
+        if let Some(share) = kernel.sm_share {
+            self.sm_known += 1;
+            self.sm_share += f64::from_bits(share);
+        }
         if let Some(pct) = kernel.occupancy_pct {
             self.known += 1.0;
             self.occupancy_pct += f64::from_bits(pct);
@@ -156,7 +162,10 @@ impl Now {
             *self = Self { open: std::mem::take(&mut self.open), ..Self::default() };
             return;
         }
-        self.sm_share -= f64::from_bits(kernel.sm_share);
+        if let Some(share) = kernel.sm_share {
+            self.sm_known -= 1;
+            self.sm_share -= f64::from_bits(share);
+        }
         if let Some(pct) = kernel.occupancy_pct {
             self.known -= 1.0;
             self.occupancy_pct -= f64::from_bits(pct);
@@ -168,6 +177,8 @@ impl Now {
         let length = length_ns as f64;
         sums.busy_ns += length_ns;
         sums.sm_share_ns += length * self.sm_share.min(1.0);
+        sums.sm_busy_ns += if self.sm_known > 0 { length_ns } else { 0 };
+        sums.sm_known_ns += length * f64::from(self.sm_known);
         sums.running_ns += length * self.open.len() as f64;
         sums.known_ns += length * self.known;
         sums.occupancy_pct_ns += length * self.occupancy_pct;
@@ -183,15 +194,13 @@ fn kernels_by_device(events: &Events) -> Vec<(i64, u32)> {
     kernels
 }
 
-/// Adds the kernels of a device to the steps in which they ran. Returns whether the share of the SMs is known for any
-/// kernel.
+/// Adds the kernels of a device to the steps in which they ran.
 ///
 /// This is one pass over kernels and steps, both sorted by start. Memory depends only on the number of kernels that run
 /// at the same time.
-fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, steps: &mut [Step]) -> bool {
+fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, steps: &mut [Step]) {
     let events = &data.events;
     let mut uses = Uses::of(&data.kernel_use);
-    let mut knows_share = false;
     let mut now = Now::default();
     let (mut at_ns, mut first) = (i64::MIN, 0);
     let mut until = |end_ns: i64, now: &Now, at_ns: &mut i64| {
@@ -207,7 +216,6 @@ fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, s
         let used = uses.find(events.id[row]).map(|at| data.kernel_use[at]);
         let blocks = used.map(|u| u.blocks).filter(|blocks| *blocks > 0);
         let share = blocks.zip(sm_count).map(|(blocks, sms)| (blocks as f64 / f64::from(sms)).min(1.0));
-        knows_share |= share.is_some();
         if span.is_empty() {
             continue;
         }
@@ -218,14 +226,13 @@ fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, s
         until(span.start_ns, &now, &mut at_ns);
         // An impossible occupancy counts as unknown.
         let occupancy = used.and_then(|u| u.occupancy_pct).map(f64::from).filter(|pct| (0.0..=100.0).contains(pct));
-        let sm_share = share.unwrap_or(0.0).to_bits();
-        now.begin(Running { end_ns: span.end_ns, row, sm_share, occupancy_pct: occupancy.map(f64::to_bits) });
+        let (sm_share, occupancy_pct) = (share.map(f64::to_bits), occupancy.map(f64::to_bits));
+        now.begin(Running { end_ns: span.end_ns, row, sm_share, occupancy_pct });
     }
     while let Some(end_ns) = now.first_end_ns() {
         until(end_ns, &now, &mut at_ns);
         now.end_first();
     }
-    knows_share
 }
 
 /// Adds the current state to the steps that overlap `stretch`. `first` is the first step that has not ended when the

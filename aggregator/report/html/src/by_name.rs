@@ -10,6 +10,7 @@ use crate::page_limits::Limits;
 use crate::string_pool::StringPool;
 use model::Error;
 use model::analysis::Tables;
+use model::stats::covered_mean;
 use model::units::{ns, plural};
 
 /// Smallest share of its rank's steps, in percent, with which a row is called slowest: the ratio of shorter ones is noise.
@@ -146,24 +147,22 @@ fn sum(rows: Vec<Timed>) -> Option<Sum> {
     let flops_ns = rows.iter().filter_map(|timed| timed.flops_ns).reduce(i64::saturating_add);
     let bounds: BTreeSet<&str> = rows.iter().filter_map(|timed| timed.bound.as_deref()).collect();
     let bound = bounds.into_iter().map(String::from).reduce(|all, bound| format!("{all} or {bound}"));
+    let mean = |value: fn(&KernelStatsRow) -> Option<f64>| {
+        covered_mean(rows.iter().map(|timed| (value(&timed.row), timed.row.total_ns.max(1) as f64)))
+    };
+    let (occupancy_pct, blocks_per_sm) = (mean(|row| row.occupancy_pct), mean(|row| row.blocks_per_sm));
     let row = rows.into_iter().map(|timed| timed.row).reduce(add)?;
     let mean_ns = row.total_ns as f64 / row.calls.max(1) as f64;
-    Some(Sum { row: KernelStatsRow { mean_ns, ..row }, ranks: ranks.len(), flops_ns, bound })
+    let row = KernelStatsRow { mean_ns, occupancy_pct, blocks_per_sm, ..row };
+    Some(Sum { row, ranks: ranks.len(), flops_ns, bound })
 }
 
-/// Adds two rows; the rank is the slower one.
+/// Adds two rows but for means; the rank is the slower one.
 fn add(a: KernelStatsRow, b: KernelStatsRow) -> KernelStatsRow {
     let known = |a: Option<i64>, b: Option<i64>| [a, b].into_iter().flatten().reduce(i64::saturating_add);
     let ratio = |row: &KernelStatsRow| row.vs_median_device.filter(|ratio| ratio.is_finite());
     let slower = if ratio(&b) >= ratio(&a) { &b } else { &a };
     let longer = if b.max_ns > a.max_ns { &b } else { &a };
-    let mean = |value: fn(&KernelStatsRow) -> Option<f64>| match (value(&a), value(&b)) {
-        (Some(x), Some(y)) => {
-            let (of_a, of_b) = (a.total_ns.max(1) as f64, b.total_ns.max(1) as f64);
-            Some((x * of_a + y * of_b) / (of_a + of_b))
-        }
-        (one, other) => one.or(other),
-    };
     KernelStatsRow {
         rank: slower.rank,
         vs_median_device: ratio(slower),
@@ -174,8 +173,6 @@ fn add(a: KernelStatsRow, b: KernelStatsRow) -> KernelStatsRow {
         max_ns: a.max_ns.max(b.max_ns),
         bytes: known(a.bytes, b.bytes),
         flops: known(a.flops, b.flops),
-        occupancy_pct: mean(|row| row.occupancy_pct),
-        blocks_per_sm: mean(|row| row.blocks_per_sm),
         occupancy_limit: longer.occupancy_limit.clone(),
         block_threads: longer.block_threads,
         registers: longer.registers,

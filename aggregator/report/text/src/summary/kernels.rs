@@ -7,6 +7,7 @@ use trace::{KernelStatsRow, OpStatsRow};
 use crate::grid::Grid;
 use crate::summary::style::{TerminalStyle, heading, not_shown, sentence};
 use model::analysis::Analysis;
+use model::stats::covered_mean;
 use model::units::{count, ranks};
 
 /// The rows of one name over all ranks, and the sum of their times.
@@ -29,11 +30,9 @@ fn by_name<'a, R>(rows: impl Iterator<Item = (&'a str, &'a R, i64)>) -> Vec<OfNa
     all
 }
 
-/// The mean of a value, weighted by time; rows without it do not count.
+/// The mean of a value, weighted by time.
 fn mean<R>(rows: &[&R], value: impl Fn(&R) -> Option<f64>, total_ns: impl Fn(&R) -> i64) -> Option<f64> {
-    let known = rows.iter().filter_map(|row| Some((value(row)?, total_ns(row).max(1) as f64)));
-    let (sum, weight) = known.fold((0.0, 0.0), |(sum, weight), (value, ns)| (sum + value * ns, weight + ns));
-    (weight > 0.0).then(|| sum / weight)
+    covered_mean(rows.iter().map(|row| (value(row), total_ns(row).max(1) as f64)))
 }
 
 fn text<T: ToString>(value: Option<T>) -> String {
