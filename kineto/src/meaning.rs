@@ -8,6 +8,7 @@ pub(crate) mod device_memory_flow_rows;
 pub(crate) mod flight_dump;
 pub(crate) mod flight_recorder;
 pub(crate) mod groups;
+mod in_order;
 pub(crate) mod names;
 pub(crate) mod op_details;
 pub(crate) mod steps;

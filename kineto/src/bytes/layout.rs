@@ -40,6 +40,7 @@ pub(crate) enum Key {
     SharedMemory,
     Occupancy,
     Bandwidth,
+    Collective,
 }
 
 /// The bytes between a value and the next, or between an object's brace and its first value, with the key in them.

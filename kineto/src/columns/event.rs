@@ -62,6 +62,8 @@ struct Args {
     shared_mem_bytes: i64,
     occupancy_pct: Option<f64>,
     bandwidth_gbs: Option<f64>,
+    /// They name a collective or its process group.
+    names_collective: bool,
     /// Integers that cannot be read.
     unread: u32,
 }
@@ -79,6 +81,7 @@ const NO_ARGS: Args = Args {
     shared_mem_bytes: NONE,
     occupancy_pct: None,
     bandwidth_gbs: None,
+    names_collective: false,
     unread: 0,
 };
 const EMPTY: Str<'static> = Str { raw: b"", escaped: false };
@@ -96,6 +99,7 @@ const BANDWIDTH: u16 = 256;
 const BLOCK: u16 = 512;
 const REGISTERS: u16 = 1024;
 const SHARED_MEMORY: u16 = 2048;
+const COLLECTIVE: u16 = 4096;
 /// Only kernels have these.
 const LAUNCH: u16 = GRID | BLOCK | REGISTERS | SHARED_MEMORY | OCCUPANCY;
 
@@ -189,6 +193,7 @@ fn args_key(key: &[u8]) -> Key {
         b"shared memory" => Key::SharedMemory,
         b"est. achieved occupancy %" => Key::Occupancy,
         b"memory bandwidth (GB/s)" => Key::Bandwidth,
+        b"Collective name" | b"Process Group Name" => Key::Collective,
         _ => Key::Other,
     }
 }
@@ -236,8 +241,9 @@ fn wanted_args(kind: Kind, wanted: Wanted) -> u16 {
     match kind {
         Kind::CpuOp | Kind::UserAnnotation => EXTERNAL | if wanted.shapes { SHAPE } else { 0 },
         Kind::Runtime | Kind::Driver => EXTERNAL | CORRELATION,
-        Kind::Kernel if !wanted.rows_only => EXTERNAL | CORRELATION | DEVICE | STREAM | LAUNCH,
-        Kind::Kernel | Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
+        Kind::Kernel if !wanted.rows_only => EXTERNAL | CORRELATION | DEVICE | STREAM | COLLECTIVE | LAUNCH,
+        Kind::Kernel => EXTERNAL | CORRELATION | DEVICE | STREAM | COLLECTIVE,
+        Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
         Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES | BANDWIDTH,
         Kind::PythonFunction | Kind::Overhead | Kind::Other => 0,
     }
@@ -278,6 +284,7 @@ fn read_args(
             Key::SharedMemory => SHARED_MEMORY,
             Key::Bandwidth => BANDWIDTH,
             Key::Occupancy => OCCUPANCY,
+            Key::Collective => COLLECTIVE,
             _ => 0,
         };
         if want & bit == 0 {
@@ -324,6 +331,10 @@ fn read_other(cursor: &mut Cursor<'_>, key: Key, shapes: &mut Interner, args: &m
         Key::SharedMemory => args.shared_mem_bytes = number::integer(text_value(cursor)?.raw).unwrap_or(NONE),
         Key::Occupancy => args.occupancy_pct = number::decimal(text_value(cursor)?.raw),
         Key::Bandwidth => args.bandwidth_gbs = number::decimal(text_value(cursor)?.raw),
+        Key::Collective => {
+            cursor.skip()?;
+            args.names_collective = true;
+        }
         _ => cursor.skip()?,
     }
     Ok(())
@@ -406,7 +417,7 @@ fn keep_complete(
     if kind == Kind::CpuOp && rules.has_formula && !wanted.rows_only {
         keep_flops(whole, head, row, scratch, columns);
     }
-    if rules.may_be_collective(kind)
+    if (args.names_collective && kind == Kind::Kernel || rules.may_be_collective(kind))
         && let Some(range) = head.args
     {
         keep_comm_args(whole, range, row, columns);

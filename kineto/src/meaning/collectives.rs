@@ -1,23 +1,27 @@
-//! Collectives, from NCCL and RCCL kernels and from the rows of host back ends.
+//! Collectives, from kernels of communication libraries and from the rows of host back ends.
 //!
-//! A kernel has the times of a collective. Its operation, size and group come from the best of these: its own arguments
-//! (torch ≥ 2.4); the `record_param_comms` around its launch, found by correlation and nesting or by External id; the
+//! A kernel has the times of a collective. It is one by its name, by its own arguments, or because the operator of a
+//! collective launched it. Its operation, size and group come from the best of these: its own arguments (torch ≥ 2.4);
+//! the `record_param_comms` around its launch, found by correlation and nesting, by External id or by order; the
 //! `nccl:…` and `c10d::…` ranges around the launch; records that were coalesced into it; its name alone (CUDA graphs).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use trace::name_rules::{hands_over_collective, is_communication_kernel_in_traces, is_host_collective};
-use trace::rank::{Kind, Launches, NO_STEP, NONE, mark_rows};
+use trace::name_rules::{
+    hands_over_collective, is_communication_kernel_in_traces, is_host_collective, is_known_compute,
+};
+use trace::rank::{Kind, Launches, NO_STEP, NONE, enclosing, mark_rows};
 use trace::{CollectiveRow, Op, StepRow};
 
 use crate::bytes::value::Value;
 use crate::columns::rows::Rows;
 use crate::meaning::comm_size::{Size, tensors};
-use crate::meaning::context::{Context, ExternalIds, LooseRecords, args_of, name_of};
+use crate::meaning::context::{Context, ExternalIds, LooseRecords, RECORD, args_of, identity_of, name_of};
 use crate::meaning::flight_recorder::{Dump, Likeness};
 use crate::meaning::groups::{Group, Groups};
+use crate::meaning::in_order::{Unlaunched, join_in_order};
 use crate::meaning::names;
 use crate::meaning::steps::step_at;
 /// The collectives of a rank, sorted by start.
@@ -53,6 +57,11 @@ pub(crate) fn find_collectives(
     found.extend(finder.host_rows(steps));
     let mut out = finder.out;
     mark_rows(&mut rows.events, found.iter().map(|f| f.event_row));
+    for f in &found {
+        // The launch of such a kernel is unknown, so its step was too.
+        let step = &mut rows.events.step[f.event_row];
+        *step = if *step == NO_STEP { f.row.step.unwrap_or(NO_STEP) } else { *step };
+    }
     found.sort_by_key(|f| (f.row.start_ns, f.event_row));
     settle_sendrecv(&mut found);
     number_buckets(&mut found, steps);
@@ -77,17 +86,15 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn kernels(&mut self) -> Vec<FoundCollective> {
         let events = &self.rows.events;
-        let by_name: Vec<bool> =
-            self.rows.names.iter().map(|name| is_communication_kernel_in_traces(name.as_bytes())).collect();
-        let is_collective = |row: &usize| events.kind[*row] == Kind::Kernel && by_name[events.name[*row] as usize];
-        let kernels: Vec<usize> = (0..events.len()).filter(is_collective).collect();
-        let mut streams: Vec<(i64, i64)> = kernels.iter().map(|r| (events.device[*r], events.stream[*r])).collect();
+        let index = ExternalIds::collect(self.rows);
+        let mut contexts: Vec<(usize, Context)> =
+            self.candidates().into_iter().map(|row| (row, self.kernel_context(row, &index))).collect();
+        self.drop_helpers(&mut contexts);
+        let mut streams: Vec<(i64, i64)> =
+            contexts.iter().map(|(row, _)| (events.device[*row], events.stream[*row])).collect();
         streams.sort_unstable();
         streams.dedup();
         self.only_stream = streams.len() <= 1;
-        let index = ExternalIds::collect(self.rows);
-        let mut contexts: Vec<(usize, Context)> =
-            kernels.iter().map(|row| (*row, self.kernel_context(*row, &index))).collect();
         let coalesced = self.coalesced(&mut contexts);
         contexts
             .into_iter()
@@ -96,13 +103,64 @@ impl Finder<'_> {
             .collect()
     }
 
+    /// The kernels that may be collectives: by their names, by their arguments, or by the operator that launched them.
+    fn candidates(&self) -> Vec<usize> {
+        let Rows { events, names, comm_args, .. } = self.rows;
+        let by_name: Vec<bool> =
+            names.iter().map(|name| is_communication_kernel_in_traces(name.as_bytes())).collect();
+        let is_record: Vec<bool> = names.iter().map(|name| &**name == RECORD).collect();
+        let has_records = is_record.contains(&true);
+        let of_record = |row: usize| {
+            let operator = self.operator_of_launch(row).filter(|_| has_records);
+            operator.is_some_and(|operator| is_record[events.name[operator] as usize])
+                && !is_known_compute(name_of(self.rows, row))
+        };
+        let is_kernel = |row: &usize| events.kind[*row] == Kind::Kernel;
+        let counts = |row: &usize| by_name[events.name[*row] as usize] || of_record(*row);
+        let mut rows: Vec<usize> = (0..events.len()).filter(|row| is_kernel(row) && counts(row)).collect();
+        rows.extend(comm_args.keys().map(|row| *row as usize).filter(is_kernel));
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
+    /// The operator that launched a kernel itself: ranges, such as `nccl:all_reduce`, may lie between them.
+    fn operator_of_launch(&self, row: usize) -> Option<usize> {
+        let events = &self.rows.events;
+        let mut at = enclosing(events, self.launch_of(row)? as usize)?;
+        while events.kind[at] == Kind::UserAnnotation {
+            at = enclosing(events, at)?;
+        }
+        Some(at).filter(|at| events.kind[*at] == Kind::CpuOp)
+    }
+
+    /// The launch of a kernel. The correlation 0 stands for none.
+    fn launch_of(&self, row: usize) -> Option<u32> {
+        self.launches.of(self.rows.events.correlation[row]).filter(|_| self.rows.events.correlation[row] != 0)
+    }
+
+    /// Keeps one of the kernels of a record whose names do not say that they communicate: the longest, and none beside
+    /// one that says so. The others check or copy its data.
+    fn drop_helpers(&self, contexts: &mut Vec<(usize, Context)>) {
+        let is_named = |row: usize| is_communication_kernel_in_traces(name_of(self.rows, row).as_bytes());
+        let rank = |row: usize| (is_named(row), self.rows.events.dur_ns[row]);
+        let mut best: FxHashMap<u32, usize> = FxHashMap::default();
+        for (row, context) in &*contexts {
+            if let Some(record) = context.record_row {
+                let best = best.entry(record).or_insert(*row);
+                *best = if rank(*row) > rank(*best) { *row } else { *best };
+            }
+        }
+        contexts.retain(|(row, context)| {
+            is_named(*row) || context.record_row.is_none_or(|record| best.get(&record) == Some(row))
+        });
+    }
+
     /// Gathers the metadata of a kernel and of the host rows around its launch.
     fn kernel_context(&self, row: usize, index: &ExternalIds) -> Context {
         let mut context = Context::default();
-        if let Some(args) = args_of(self.rows, row as u32) {
-            context.take_record(args);
-        }
-        match self.launches.of(self.rows.events.correlation[row]) {
+        let own = args_of(self.rows, row as u32).and_then(|args| context.take_record(args));
+        match self.launch_of(row) {
             Some(launch) => context.explore(self.rows, self.rows.events.parent[launch as usize]),
             None => {
                 if let Some(operator) = index.operator_of(self.rows, row) {
@@ -110,18 +168,23 @@ impl Finder<'_> {
                 }
             }
         }
+        // Arguments without an operation still tell the group.
+        if context.record.is_none() {
+            context.record = own.filter(|args| args.get("Process Group Name").is_some() && args.get("Seq").is_some());
+        }
         context
     }
 
-    /// The summed sizes of the loose records before a launch, for kernels whose launch has no record around it.
+    /// The summed sizes of the loose records before a launch, for kernels whose launch has no record around it. Then kernels
+    /// without a launch take the records that are left.
     fn coalesced(&self, contexts: &mut [(usize, Context)]) -> Vec<Option<Size>> {
-        let joined: Vec<u32> = contexts.iter().filter_map(|(_, context)| context.record_row).collect();
+        let mut joined: Vec<u32> = contexts.iter().filter_map(|(_, context)| context.record_row).collect();
         let loose = LooseRecords::collect(self.rows, &joined);
         let events = &self.rows.events;
         let mut order: Vec<(i64, usize, u32)> = contexts
             .iter()
             .enumerate()
-            .filter_map(|(i, (row, _))| Some((i, self.launches.of(events.correlation[*row])?)))
+            .filter_map(|(i, (row, _))| Some((i, self.launch_of(*row)?)))
             .map(|(i, launch)| (events.ts_ns[launch as usize], i, launch))
             .collect();
         order.sort_unstable();
@@ -139,9 +202,42 @@ impl Finder<'_> {
                 sums[i] = Some(sums[i].map_or(size, |sum: Size| sum.plus(size)));
                 context.ready_ns.get_or_insert(events.ts_ns[record as usize]);
                 context.take_record(args);
+                joined.push(record);
             }
         }
+        self.join_unlaunched(contexts, joined);
         sums
+    }
+
+    /// Gives kernels of the correlation 0 their records: by the group and number that both name, else by their order among
+    /// the records that have no kernel.
+    fn join_unlaunched(&self, contexts: &mut [(usize, Context)], mut joined: Vec<u32>) {
+        let events = &self.rows.events;
+        let is_open = |(row, context): &(usize, Context)| {
+            matches!(events.correlation[*row], 0 | NONE) && context.ready_ns.is_none()
+        };
+        if !contexts.iter().any(is_open) {
+            return;
+        }
+        let named = LooseRecords::collect(self.rows, &joined).by_identity(self.rows);
+        for (_, context) in contexts.iter_mut().filter(|entry| is_open(entry)) {
+            let record = context.record.as_ref().and_then(identity_of).and_then(|identity| named.get(&identity));
+            if let Some(record) = record {
+                context.explore(self.rows, *record);
+                joined.push(*record);
+            }
+        }
+        let mut streams: BTreeMap<(i64, i64), Vec<Unlaunched>> = BTreeMap::new();
+        for (at, (row, context)) in contexts.iter().enumerate().filter(|(_, entry)| is_open(entry)) {
+            let op = context.op.or_else(|| names::operation(name_of(self.rows, *row)));
+            let stream = streams.entry((events.device[*row], events.stream[*row])).or_default();
+            stream.push(Unlaunched { at, end_ns: events.end_ns(*row), op });
+        }
+        let streams: Vec<Vec<Unlaunched>> = streams.into_values().collect();
+        let groups = LooseRecords::collect(self.rows, &joined).by_group(self.rows);
+        for (at, record) in join_in_order(&streams, groups) {
+            contexts[at].1.explore(self.rows, record);
+        }
     }
 
     /// The row of a kernel's collective; `None` if the kernel carries out no collective.
@@ -153,11 +249,15 @@ impl Finder<'_> {
         let stream = Some(events.stream[row]).filter(|s| *s != NONE);
         let group = self.group(context, stream);
         let size = sum.unwrap_or_else(|| size_of(context, op, &group, Some(name)));
-        let launch = self.launches.of(events.correlation[row]);
+        let launch = self.launch_of(row);
+        let step = match (events.step[row], context.record_row) {
+            (NO_STEP, Some(record)) => events.step[record as usize],
+            (step, _) => step,
+        };
         let (algo, proto) = names::algorithm(name);
         let mut found = self.found(row, context, &group, op, size);
         found.row = CollectiveRow {
-            step: Some(events.step[row]).filter(|step| *step != NO_STEP),
+            step: Some(step).filter(|step| *step != NO_STEP),
             ready_ns: context.ready_ns,
             enqueue_ns: launch.map(|launch| events.ts_ns[launch as usize]),
             stream_id: stream,
