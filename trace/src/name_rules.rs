@@ -69,7 +69,7 @@ fn has_prefix(name: &[u8], counts: impl Fn(&HostPrefix) -> bool) -> bool {
 /// for each row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameClass {
-    /// A kernel of this name communicates: its function begins with `nccl` or `rccl`, in any case, or is one of the
+    /// A kernel of this name communicates: its function begins with the name of a library (`nccl…`), in any case, or is one of the
     /// table in `kernels`. [`is_communication_by_hta`] accepts fewer names.
     pub communicates_as_kernel: bool,
     /// An operator of this name communicates, or waits for communication. [`is_host_communication_in_traces`] accepts
@@ -107,15 +107,15 @@ pub fn is_host_communication_in_traces(name: &[u8]) -> bool {
         && has_prefix(name, |row| row.in_traces)
 }
 
-/// Whether a kernel of a trace may belong to a collective of NCCL or RCCL, so that its arguments are read: `nccl` or
-/// `rccl` begins any word. Other libraries than [`NameClass::communicates_as_kernel`] accepts have no such arguments.
+/// Whether a kernel of a trace may belong to a collective, so that its arguments are read: the name of a library, such as
+/// `nccl`, begins any word. Other libraries than [`NameClass::communicates_as_kernel`] accepts have no such arguments.
 #[inline]
 pub fn is_communication_kernel_in_traces(name: &[u8]) -> bool {
     let begins_word = |at: usize| !name[at - 1].is_ascii_alphabetic() && name[at - 1] != b'_';
     // Both words end in `ccl`: a name without it in lower case is not searched further.
-    kernels::starts_with_nccl(name)
+    kernels::starts_with_library(name)
         || (memchr::memmem::find(name, b"ccl").is_some()
-            && (1..name.len()).any(|at| kernels::starts_with_nccl(&name[at..]) && begins_word(at)))
+            && (1..name.len()).any(|at| kernels::starts_with_library(&name[at..]) && begins_word(at)))
 }
 
 /// What the kernels are that an operator launches.
@@ -357,7 +357,7 @@ mod tests {
         .       .    x                 .     .               .           .         .         .     .     .        .       .      .     void gemm<nccl>(float*)
         x       .    .                 .     .               .           .         .         .     .     .        .       .      .     void vllm::cross_device_reduce_1stage<__half, 8>()
         x       .    .                 .     .               .           .         .         .     .     .        .       .      .     void dpsk::ep::internode::combine<false>(int4*)
-        .       x    .                 .     .               .           .         .         .     .     .        .       .      .     hcclKernel
+        x       x    x                 .     .               .           .         .         .     .     .        .       .      .     hcclKernel
         .       .    .                 .     .               .           .         .         .     .     .        .       .      .     my_nccl_copy_helper
         .       .    .                 .     .               .           .         .         .     .     .        .       .      .     vectorized_succl
         .       .    .                 .     .               .           .         .         .     .     .        .       .      .     ampere_sgemm_128x64_tn
@@ -369,8 +369,8 @@ mod tests {
         .       .    .                 x     x               x           .         x         .     .     .        .       .      .     mpi:all_reduce
         .       .    .                 .     x               x           x         x         .     .     .        .       .      .     ucc:all_reduce
         x       .    x                 .     x               .           x         x         .     .     .        .       .      .     rccl:all_reduce
-        .       .    .                 .     x               .           x         x         .     .     .        .       .      .     xccl:all_reduce
-        .       x    .                 .     x               .           x         x         .     .     .        .       .      .     hccl:all_reduce
+        x       .    x                 .     x               .           x         x         .     .     .        .       .      .     xccl:all_reduce
+        x       x    x                 .     x               .           x         x         .     .     .        .       .      .     hccl:all_reduce
         .       .    .                 .     x               .           .         x         .     .     .        .       .      .     c10d_functional::all_reduce
         .       .    .                 .     x               .           .         x         .     .     .        .       .      .     _c10d_functional::all_reduce
         x       .    .                 .     .               .           .         x         .     .     .        .       .      .     symm_mem::multimem_all_reduce_

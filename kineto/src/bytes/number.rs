@@ -54,6 +54,12 @@ pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     any_integer(text)
 }
 
+/// A number of up to 64 bits as pointers are written, `0x55d0c0ffee00`; it keeps its bits.
+pub(crate) fn hexadecimal(text: &[u8]) -> Option<i64> {
+    let digits = std::str::from_utf8(text.strip_prefix(b"0x")?).ok()?;
+    u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+')).map(|bits| bits as i64)
+}
+
 /// A finite decimal number as a double; `None` for other text.
 pub(crate) fn decimal(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())

@@ -123,10 +123,61 @@ impl TemplateGuess {
     }
 }
 
+/// Numbers that stand for strings begin here.
+const FAR: i64 = 1 << 61;
+
 /// A number for a process or thread that a string names. Equal strings give equal numbers, far from any real id.
 pub(crate) fn id_from_text(text: &[u8]) -> i64 {
-    const FAR: i64 = 1 << 61;
     FAR | (FxBuildHasher.hash_one(text) >> 4) as i64
+}
+
+/// Ids of streams beyond 32 bits, seen by one worker. HIP names a stream by its address. In the narrow column, the first numbers above
+/// [`NONE_32`] stand for them.
+#[derive(Debug, Default)]
+pub(crate) struct FarStreams {
+    ids: Vec<i64>,
+}
+
+impl FarStreams {
+    /// Most ids that are kept apart.
+    const MAX: i32 = 1 << 12;
+
+    /// A stream's number in the narrow column; [`NONE_32`] if there are too many.
+    #[inline]
+    pub(crate) fn narrow(&mut self, id: i64) -> i32 {
+        match i32::try_from(id) {
+            Ok(near) if near > NONE_32 + Self::MAX => near,
+            _ if id == NONE => NONE_32,
+            _ => self.number(id),
+        }
+    }
+
+    /// The number of an id beyond the narrow column. A rank has few streams, so a search is fast.
+    pub(crate) fn number(&mut self, id: i64) -> i32 {
+        let place = self.ids.iter().position(|other| *other == id).unwrap_or(self.ids.len()) as i32;
+        if place == Self::MAX {
+            return NONE_32;
+        }
+        if place == self.ids.len() as i32 {
+            self.ids.push(id);
+        }
+        NONE_32 + 1 + place
+    }
+
+    /// The id beyond the narrow column that a number stands for.
+    #[inline]
+    pub(crate) fn id(&self, number: i32) -> Option<i64> {
+        self.ids.get(usize::try_from(i64::from(number) - i64::from(NONE_32 + 1)).ok()?).copied()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+}
+
+/// Whether a number stands for a string.
+pub(crate) fn is_from_text(id: i64) -> bool {
+    id & !(FAR - 1) == FAR
 }
 
 /// Threads and streams seen by one worker: pairs of process and thread.
@@ -365,7 +416,7 @@ pub(crate) fn widen(id: i32) -> i64 {
     if id == NONE_32 { NONE } else { i64::from(id) }
 }
 
-/// A device or stream number; [`NONE_32`] if it does not fit.
+/// A device number; [`NONE_32`] if it does not fit.
 #[inline]
 pub(crate) fn narrow(id: i64) -> i32 {
     i32::try_from(id).unwrap_or(NONE_32)
@@ -407,6 +458,7 @@ pub(crate) struct Scratch {
     /// The template under construction.
     pub(crate) draft: Vec<u8>,
     pub(crate) tracks: Tracks,
+    pub(crate) streams: FarStreams,
     pub(crate) layouts: Layouts,
     /// The columns that a piece is read into; their capacity is used again.
     pub(crate) room: Columns,

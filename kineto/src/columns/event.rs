@@ -14,7 +14,9 @@ use crate::bytes::number;
 use crate::bytes::text::shortened;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::args::encode;
-use crate::columns::batch::{Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, narrow};
+use crate::columns::batch::{
+    Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, is_from_text, narrow,
+};
 use crate::columns::by_text::{Call, RawInputs};
 
 /// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in
@@ -215,7 +217,7 @@ fn text_value<'a>(cursor: &mut Cursor<'a>) -> Result<Str<'a>, Fault> {
 #[inline(always)]
 fn id_value(cursor: &mut Cursor<'_>) -> Result<i64, Fault> {
     let text = text_value(cursor)?.raw;
-    Ok(number::integer(text).unwrap_or_else(|| id_from_text(text)))
+    Ok(number::integer(text).or_else(|| number::hexadecimal(text)).unwrap_or_else(|| id_from_text(text)))
 }
 
 fn read_args_member(
@@ -304,7 +306,7 @@ fn read_args(
             }
         };
         let text = text_value(cursor)?.raw;
-        match number::integer(text) {
+        match number::integer(text).or_else(|| number::hexadecimal(text)) {
             Some(integer) => *slot = integer,
             None => args.unread += u32::from(!matches!(text, b"" | b"null")),
         }
@@ -384,12 +386,16 @@ fn keep_complete(
     let (name, rules) = scratch.name(head.name, &mut columns.tally);
     // Where the arguments name no device or stream, a device row's process and thread are its device and stream.
     let place = |arg: i64, fallback: i64| match (on_device, arg) {
-        (false, _) => NONE_32,
-        (true, NONE) => narrow(fallback),
-        (true, arg) => narrow(arg),
+        (false, _) => NONE,
+        (true, NONE) => fallback,
+        (true, arg) => arg,
     };
-    let device = place(args.device, head.pid);
-    let stream = place(args.stream, if is_mtia { NONE } else { head.tid });
+    let device = narrow(place(args.device, head.pid));
+    let is_stream = !is_mtia && !is_from_text(head.tid);
+    let stream = match place(args.stream, if is_stream { head.tid } else { NONE }) {
+        ALL_STREAMS => NONE_32,
+        id => scratch.streams.narrow(id),
+    };
     let far = |arg: i64, place: i32| on_device && arg != NONE && arg != ALL_STREAMS && place == NONE_32;
     let unread = args.unread + u32::from(far(args.device, device)) + u32::from(far(args.stream, stream));
     columns.tally.no_ids += u64::from(unread);

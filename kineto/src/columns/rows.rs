@@ -12,7 +12,7 @@ use trace::time_limits::{MAX_LENGTH_NS, longest_ns, plausible_starts};
 use crate::bytes::json::Str;
 use crate::bytes::text;
 use crate::columns::args::Template;
-use crate::columns::batch::{Allocation, Columns, FlowEnd, Interner, Scratch, Tally, widen};
+use crate::columns::batch::{Allocation, Columns, FarStreams, FlowEnd, Interner, Scratch, Tally, widen};
 use crate::columns::event::is_device_row;
 use crate::columns::order::{MIN_ROWS, Places, order_rows, rows_in};
 
@@ -72,6 +72,7 @@ pub(crate) fn rows_from_pieces(
             piece.name.iter_mut().for_each(|name| *name = map.names[*name as usize]);
         }
     });
+    let streams = common_streams(&mut pieces, &maps);
     pieces.iter().for_each(|(_, piece)| rows.tally.add(&piece.tally));
     let sparse: Vec<SparseColumns> =
         pieces.iter_mut().map(|(number, piece)| SparseColumns::take(*number, piece)).collect();
@@ -89,7 +90,7 @@ pub(crate) fn rows_from_pieces(
         gather_extras(&mut pieces, &maps, &tracks, &mut rows.extras);
     }
     drop_impossible(&mut order, &pieces, base_ns, &mut rows);
-    fill_columns(pieces, &order, base_ns, &mut rows.events);
+    fill_columns(pieces, &order, (base_ns, &streams), &mut rows.events);
     let slack_ns = if rows.whole_us { WHOLE_US_SLACK_NS } else { 0 };
     let Rows { events, names, .. } = &rows;
     let track_ids: Vec<u32> = order.par_iter().with_min_len(MIN_ROWS).map(|row| tracks.ids[*row as usize]).collect();
@@ -107,6 +108,7 @@ struct IdMap {
     /// Indices of the common names.
     names: Vec<u32>,
     tracks: Vec<(i64, i64)>,
+    streams: FarStreams,
     shapes: Vec<Text>,
     categories: Vec<Text>,
     templates: Vec<Template>,
@@ -133,9 +135,24 @@ fn merge_scratches(scratches: BTreeMap<u32, Scratch>, names: &mut Vec<Text>) -> 
             let texts = |strings: Interner| strings.into_strings().iter().map(|raw| decode(raw).into()).collect();
             let templates = scratch.templates.into_strings().iter().map(|raw| Template::decode(raw)).collect();
             let (shapes, categories) = (texts(scratch.shapes), texts(scratch.categories));
-            (number, IdMap { names: map, tracks: scratch.tracks.into_pairs(), shapes, categories, templates })
+            let (tracks, streams) = (scratch.tracks.into_pairs(), scratch.streams);
+            (number, IdMap { names: map, tracks, streams, shapes, categories, templates })
         })
         .collect()
+}
+
+/// Gives streams beyond 32 bits the same numbers in all pieces.
+fn common_streams(pieces: &mut [(u32, Columns)], maps: &BTreeMap<u32, IdMap>) -> FarStreams {
+    let mut common = FarStreams::default();
+    for (number, piece) in pieces {
+        let Some(own) = maps.get(number).map(|map| &map.streams).filter(|own| !own.is_empty()) else { continue };
+        for stream in &mut piece.stream {
+            if let Some(id) = own.id(*stream) {
+                *stream = common.number(id);
+            }
+        }
+    }
+    common
 }
 
 /// The columns of a piece that only few rows have.
@@ -330,7 +347,12 @@ fn in_order<U: Send>(order: &[u32], value: impl Fn(usize) -> U + Sync) -> Vec<U>
     order.par_iter().with_min_len(MIN_ROWS).map(|row| value(*row as usize)).collect()
 }
 
-fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, events: &mut Events) {
+fn fill_columns(
+    mut pieces: Vec<(u32, Columns)>,
+    order: &[u32],
+    (base_ns, streams): (i64, &FarStreams),
+    events: &mut Events,
+) {
     macro_rules! take {
         ($column:ident) => {
             pieces.iter_mut().map(|(_, p)| std::mem::take(&mut p.$column)).collect()
@@ -361,7 +383,7 @@ fn fill_columns(mut pieces: Vec<(u32, Columns)>, order: &[u32], base_ns: i64, ev
             *to_external = column(external, flat, order, |id| id);
             let flat = &mut Vec::new();
             *to_device = column(device, flat, order, widen);
-            *to_stream = column(stream, flat, order, widen);
+            *to_stream = column(stream, flat, order, |number| streams.id(number).unwrap_or(widen(number)));
             *to_flops = sparse_column(flops, order);
             *to_id = in_order(order, |row| row as i64);
         },

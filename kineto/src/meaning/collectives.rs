@@ -106,8 +106,7 @@ impl Finder<'_> {
     /// The kernels that may be collectives: by their names, by their arguments, or by the operator that launched them.
     fn candidates(&self) -> Vec<usize> {
         let Rows { events, names, comm_args, .. } = self.rows;
-        let by_name: Vec<bool> =
-            names.iter().map(|name| is_communication_kernel_in_traces(name.as_bytes())).collect();
+        let by_name: Vec<bool> = names.iter().map(|name| is_communication_kernel_in_traces(name.as_bytes())).collect();
         let is_record: Vec<bool> = names.iter().map(|name| &**name == RECORD).collect();
         let has_records = is_record.contains(&true);
         let of_record = |row: usize| {

@@ -39,8 +39,11 @@ pub(crate) fn join_in_order(streams: &[Vec<Unlaunched>], mut groups: Vec<Vec<Rec
         let streams_of_group = streams.iter().filter(|kernels| fits(kernels, &groups[group]));
         only(streams_of_group).is_some()
     };
-    let joined = streams.iter().zip(chosen).filter_map(|(kernels, group)| Some((kernels, group.filter(|g| is_only(*g))?)));
-    joined.flat_map(|(kernels, group)| kernels.iter().zip(&groups[group]).map(|(k, record)| (k.at, record.row))).collect()
+    let joined =
+        streams.iter().zip(chosen).filter_map(|(kernels, group)| Some((kernels, group.filter(|g| is_only(*g))?)));
+    joined
+        .flat_map(|(kernels, group)| kernels.iter().zip(&groups[group]).map(|(k, record)| (k.at, record.row)))
+        .collect()
 }
 
 /// The records of each operation, if there are several.

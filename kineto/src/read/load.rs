@@ -314,7 +314,7 @@ impl Report {
         self.lose("lengths", count(tally.negative), "they are negative; taken as zero");
         self.lose("items of traceEvents", count(tally.not_objects), "they are not objects");
         self.lose("begin and end events", count(tally.begin_end), "only complete events are read");
-        self.lose("ids", count(tally.no_ids), "they are not 64-bit integers, or are streams or devices beyond 32 bits");
+        self.lose("ids", count(tally.no_ids), "they are not 64-bit integers, or are devices beyond 32 bits");
         self.lose(
             "memory events",
             count(tally.bad_memory),

@@ -23,8 +23,10 @@ enum Place {
 
 use Place::{Function, Scope};
 
-/// Kernels that communicate, beside those that begin with `nccl` or `rccl`. The comments name the sources.
-const COMMUNICATING: [(Place, &str); 35] = [
+/// Kernels that communicate, beside those that begin with the name of a library (`nccl…`). The comments name the sources.
+const COMMUNICATING: [(Place, &str); 36] = [
+    // HCCL of Ascend: rows `hcom_allReduce__…` of torch_npu's trace_view.json.
+    (Function, "hcom_"),
     // DeepEP: deepseek-ai/DeepEP csrc/kernels/{internode,internode_ll,intranode,layout}.cu; the traces of
     // deepseek-ai/profile-data have its predecessor.
     (Scope, "deep_ep"),
@@ -86,15 +88,17 @@ const COMPUTING: [&str; 38] = [
     "multi_tensor_apply", "topk", "sort",
 ];
 
-pub(super) fn starts_with_nccl(name: &[u8]) -> bool {
-    name.get(..4).is_some_and(|four| four.eq_ignore_ascii_case(b"nccl") || four.eq_ignore_ascii_case(b"rccl"))
+/// Whether a name begins with that of a communication library: NCCL, RCCL, XCCL (Intel), HCCL (Habana, MTIA, Ascend).
+pub(super) fn starts_with_library(name: &[u8]) -> bool {
+    matches!(name, [b'n' | b'N' | b'r' | b'R' | b'x' | b'X' | b'h' | b'H', rest @ ..]
+        if rest.get(..3).is_some_and(|three| three.eq_ignore_ascii_case(b"ccl")))
 }
 
 /// Whether the function that a kernel's name calls is one that communicates.
 pub(super) fn communicates(name: &str) -> bool {
     let path = Path::of(name);
-    starts_with_nccl(name.as_bytes())
-        || path.function().is_some_and(|function| starts_with_nccl(function.as_bytes()))
+    starts_with_library(name.as_bytes())
+        || path.function().is_some_and(|function| starts_with_library(function.as_bytes()))
         || COMMUNICATING.iter().any(|(place, word)| match place {
             Function => path.function().is_some_and(|function| function.starts_with(word)),
             Scope => path.is_inside(word),
@@ -199,11 +203,13 @@ mod tests {
 
     /// Names from traces and profiles of the sources above, and the functions that they call.
     #[rustfmt::skip]
-    const COMMUNICATION: [(&str, &str); 31] = [
+    const COMMUNICATION: [(&str, &str); 33] = [
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
         ("ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f8e5m2(ncclSymkDevWorkArgs4K)", "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f8e5m2"),
         ("void ncclKernel_X<float>()", "ncclKernel_X"),
         ("rcclGenericKernel", "rcclGenericKernel"),
+        ("hccl::all_reduce", "hccl::all_reduce"),
+        ("hcom_allReduce__123_0_1", "hcom_allReduce__123_0_1"),
         ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*, float*)", "dpsk::ep::internode::combine"),
         ("void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*, int*)", "dpsk::ep::cuda::get_dispatch_layout"),
         ("void dpsk::ep::internode::dispatch_ll<true, 3, 10, 7168>(void*, float*)", "dpsk::ep::internode::dispatch_ll"),

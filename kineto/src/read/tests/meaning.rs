@@ -2,7 +2,7 @@
 
 use trace::rank::{Kind, NO_STEP, NONE};
 
-use crate::read::tests::{rank_from_events, rank_from_text};
+use crate::read::tests::{rank_from_bytes, rank_from_events, rank_from_text};
 
 /// Between steps.
 const BETWEEN: i32 = -1;
@@ -82,4 +82,29 @@ fn rows_of_mtia_devices_are_kernels_copies_and_waits() {
     let on_device = [(Kind::Kernel, 9, 102), (Kind::GpuMemcpy, 9, NONE), (Kind::Sync, 9, 102)];
     assert_eq!(rows, [host(Kind::Runtime), on_device[0], host(Kind::Other), on_device[1], on_device[2]]);
     assert_eq!(events.correlation[1], 18);
+}
+
+/// HIP names a stream by its address, and Kineto writes all 64 bits of it.
+#[test]
+fn streams_beyond_32_bits_stay_apart() {
+    let kernel = |n: usize, stream: &str| {
+        format!(
+            r#"{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":{stream},"ts":{n},"dur":1,"args":{{"device":0,"stream":{stream}}}}}"#
+        )
+    };
+    let streams =
+        ["94012345678901", "7", "94012345678902", "\"0x55d0c0ffee00\"", "18446744073709551615", "-2147483647", "0"];
+    let expected = [94_012_345_678_901, 7, 94_012_345_678_902, 0x55d0_c0ff_ee00, -1, -2_147_483_647, 0];
+    let events: Vec<String> = (0..70).map(|n| kernel(n, streams[n % 7])).collect();
+    for block in [1 << 16, 300] {
+        let data = rank_from_bytes(format!("[{}]", events.join(",")).into_bytes(), block);
+        assert_eq!(data.events.stream, expected.repeat(10));
+        assert!(data.omissions.is_empty(), "{:?}", data.omissions);
+    }
+    // Without the argument, the thread is the stream; a name of a thread is none.
+    let data = rank_from_events(
+        r#"{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":94012345678901,"ts":1,"dur":1},
+        {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":"stream of mine","ts":2,"dur":1}"#,
+    );
+    assert_eq!(data.events.stream, [94_012_345_678_901, NONE]);
 }
