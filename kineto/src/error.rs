@@ -39,11 +39,13 @@ pub enum Error {
         /// What it lacks.
         why: String,
     },
-    /// The file is JSON without events, such as a configuration.
-    #[error("{}: it is not a trace of torch.profiler: it is JSON, but has no traceEvents", path.display())]
+    /// The file is JSON without events, such as a configuration, or another text that begins with a bracket.
+    #[error("{}: it is not a trace of torch.profiler: {why}", path.display())]
     OtherJson {
         /// The file.
         path: PathBuf,
+        /// What it is instead.
+        why: &'static str,
     },
     /// The files have too little in common for one job.
     #[error(
@@ -87,7 +89,7 @@ impl Error {
         match self {
             Self::Io { path, .. }
             | Self::NotATrace { path, .. }
-            | Self::OtherJson { path }
+            | Self::OtherJson { path, .. }
             | Self::DifferentJobs { path, .. }
             | Self::UnreadFormat { path, .. } => Some(path),
             Self::Trace(error) => error.path(),
@@ -105,7 +107,7 @@ impl Error {
         match self {
             Self::Io { path, source } => trace::io_reason(path, source),
             Self::NotATrace { why, .. } => why.clone(),
-            Self::OtherJson { .. } => "it is JSON, but has no traceEvents".into(),
+            Self::OtherJson { why, .. } => (*why).into(),
             Self::UnreadFormat { format, .. } => format!("{} is not read; {}", format.name, format.instead),
             other => other.to_string(),
         }

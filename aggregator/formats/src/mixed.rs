@@ -37,7 +37,13 @@ impl MixedSource {
     ) -> Result<Self, Error> {
         let mut parts: Vec<Box<dyn Source>> = Vec::new();
         if !traces.is_empty() {
-            parts.push(Box::new(KinetoSource::open_among_others(traces, options)?));
+            let of_torch = KinetoSource::open_among_others(traces, options)?;
+            // The files beside those of other formats may hold no trace.
+            if of_torch.ranks().is_empty() {
+                remarks.extend(of_torch.problems());
+            } else {
+                parts.push(Box::new(of_torch));
+            }
         }
         for format in FORMATS {
             let Some(files) = others.get(format.name).filter(|files| !files.is_empty()) else { continue };
@@ -47,7 +53,8 @@ impl MixedSource {
             parts.push(part);
         }
         if parts.is_empty() {
-            return Err(Error::NoInput { path: PathBuf::new(), why: "there are no files".into() });
+            let path = traces.first().cloned().unwrap_or_default();
+            return Err(Error::NoInput { path, why: "there are no files of ranks".into() });
         }
         remarks.extend(said_of_formats(&parts));
         let mut source = Self { parts, remarks, _directory: None };
@@ -190,5 +197,29 @@ impl Source for MixedSource {
 
     fn lacks(&self) -> &'static [&'static str] {
         self.parts.iter().map(|part| part.lacks()).max_by_key(|lacks| lacks.len()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::job_files::JobFiles;
+
+    /// Files that are no traces beside recordings of another tool.
+    #[test]
+    fn other_files_beside_recordings_are_no_ranks() {
+        let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/inputs/nsys_sqlite/job.sqlite");
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::copy(inputs, directory.path().join("job.sqlite")).unwrap();
+        let opened = || JobFiles::find(&[directory.path().into()]).unwrap().open(OpenOptions::default()).unwrap();
+        let alone = opened();
+        std::fs::write(directory.path().join("metrics.json"), r#"[{"loss": 0.5}]"#).unwrap();
+        std::fs::write(directory.path().join("config.json"), "{}").unwrap();
+        let beside = opened();
+        assert_eq!((beside.ranks(), beside.info().tool), (alone.ranks(), alone.info().tool));
+        let others = beside.problems().into_iter().find(|problem| &*problem.what == "files without traces").unwrap();
+        assert_eq!(&*others.why, "config.json, metrics.json");
     }
 }

@@ -67,6 +67,11 @@ impl HeaderParser {
         Self { state: State::Start, bare_list: false, header: Header::default() }
     }
 
+    /// Whether the document is a list without a key that says of what.
+    pub(crate) fn is_bare_list(&self) -> bool {
+        self.bare_list
+    }
+
     /// Continues after the closing bracket of the list of events.
     pub(crate) fn events_closed(&mut self) {
         if self.bare_list {

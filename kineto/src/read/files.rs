@@ -52,7 +52,7 @@ pub struct PlanOptions {
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::UnreadFormat`] and [`Error::NotATrace`] for a file that was named itself;
-/// [`Error::NotATrace`] if nothing is left; [`Error::DifferentJobs`] and [`Error::NoWindow`] as `options` say.
+/// [`Error::NotATrace`] if nothing is left and no other reader has files; [`Error::DifferentJobs`] and [`Error::NoWindow`] as `options` say.
 pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     let Found { candidates, others, omissions, spool, .. } = find(paths)?;
     let mut plan = Plan { omissions, spool, ..Plan::default() };
@@ -60,6 +60,9 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
     if probes.is_empty() {
         others.extend(dumps.into_iter().map(|dump| dump.candidate.name));
         plan.list(others);
+        if options.others_are_read {
+            return Ok(plan);
+        }
         if let Some(unread) = unread {
             return Err(unread);
         }

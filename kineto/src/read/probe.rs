@@ -5,7 +5,7 @@ use trace::rank::MAX_RANKS;
 
 use crate::Error;
 use crate::bytes::input::Input;
-use crate::bytes::json::Cursor;
+use crate::bytes::json::{Cursor, Fault, FaultKind};
 use crate::bytes::value::Value;
 use crate::columns::header::{
     Header, HeaderParser, HeaderStep, rank_from_distributed_info, world_size_from_distributed_info,
@@ -86,6 +86,7 @@ fn first_events(
     let mut bytes = Vec::new();
     let mut done_bytes = 0;
     let not_a_trace = |why: String| Err(Error::not_a_trace(shown, &why));
+    let other_json = |why| Error::OtherJson { path: shown.clone(), why };
     let unread = |name: &str, bytes: &[u8]| {
         other_format?(name, bytes).map(|format| Error::UnreadFormat { path: shown.clone(), format })
     };
@@ -93,9 +94,12 @@ fn first_events(
         match parser.step(&bytes) {
             HeaderStep::Events(at) => {
                 bytes.drain(..at);
+                if parser.is_bare_list() && !begins_with_event(&mut bytes, input) {
+                    return Err(other_json("it begins with a bracket, but not with a list of events"));
+                }
                 return Ok(bytes);
             }
-            HeaderStep::Done(_) => return Err(Error::OtherJson { path: shown.clone() }),
+            HeaderStep::Done(_) => return Err(other_json("it is JSON, but has no traceEvents")),
             HeaderStep::Wrong(fault) => {
                 if let Some(error) = unread(name, &bytes) {
                     return Err(error);
@@ -106,10 +110,7 @@ fn first_events(
                 bytes.drain(..safe);
                 done_bytes += safe;
                 let before = bytes.len();
-                // The block doubles each time, so that a long value is not parsed from its start too often.
-                bytes.resize(before + PROBE_BYTES.max(before), 0);
-                let got = input.fill(&mut bytes[before..]);
-                bytes.truncate(before + got);
+                let got = read_more(&mut bytes, input);
                 // Another format may be JSON too, and its single member may be the whole file. The name of a trace may mislead.
                 if done_bytes + before == 0
                     && let Some(error) = unread("", &bytes)
@@ -125,6 +126,61 @@ fn first_events(
                     return not_a_trace(format!("a value is longer than {MAX_VALUE_BYTES} bytes"));
                 }
             }
+        }
+    }
+}
+
+/// Reads a block behind `bytes`, and returns its size. The block doubles each time, so that a long value is not parsed from
+/// its start too often.
+fn read_more(bytes: &mut Vec<u8>, input: &mut Input) -> usize {
+    let before = bytes.len();
+    bytes.resize(before + PROBE_BYTES.max(before), 0);
+    let got = input.fill(&mut bytes[before..]);
+    bytes.truncate(before + got);
+    got
+}
+
+/// Whether the first item of a list that no `traceEvents` names is an event. Logs, TOML and lists of metrics begin with a
+/// bracket too.
+fn begins_with_event(bytes: &mut Vec<u8>, input: &mut Input) -> bool {
+    loop {
+        let mut phase = None;
+        match first_item_is_event(&mut Cursor::new(bytes, 0), &mut phase) {
+            Ok(is_event) => return is_event,
+            Err(fault) if fault.what != FaultKind::Cut => return false,
+            // A file that ends inside its first event is a damaged trace.
+            Err(_) if bytes.len() > 2 * MAX_VALUE_BYTES || read_more(bytes, input) == 0 => return phase.is_some(),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether the first item of a list that is no empty object is an event: it has a phase, and a time unless it is metadata.
+/// `phase` is the phase that was read, also if the bytes end before the item does.
+fn first_item_is_event(cursor: &mut Cursor<'_>, phase: &mut Option<u8>) -> Result<bool, Fault> {
+    loop {
+        cursor.space();
+        match cursor.peek() {
+            Some(b'{') => cursor.bump(1),
+            Some(_) => return Ok(false),
+            None => return cursor.fault(FaultKind::Cut),
+        }
+        let (mut is_empty, mut has_time) = (true, false);
+        while let Some(key) = cursor.member(is_empty)? {
+            is_empty = false;
+            let start = cursor.pos();
+            cursor.skip()?;
+            match (key.raw, cursor.since(start)) {
+                (b"ph", [b'"', letter, b'"']) => *phase = Some(*letter),
+                (b"ts", _) => has_time = true,
+                _ => {}
+            }
+            if has_time && phase.is_some() || *phase == Some(b'M') {
+                return Ok(true);
+            }
+        }
+        if !is_empty || !cursor.eat(b',') {
+            return if is_empty && cursor.peek().is_none() { cursor.fault(FaultKind::Cut) } else { Ok(false) };
         }
     }
 }
@@ -177,4 +233,60 @@ fn first_start_ns(bytes: &[u8], base_ns: i64) -> Option<i64> {
     let mut starts: Vec<i64> = memchr::memmem::find_iter(bytes, KEY).filter_map(start).take(FIRST_EVENTS).collect();
     starts.sort_unstable();
     starts.get(starts.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_trace(text: &str) -> bool {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, text).unwrap();
+        let candidate = Candidate { name: "file".into(), path: path.clone(), shown: path, named: true };
+        match probe(&candidate, false, None) {
+            Ok(_) => true,
+            Err(Error::OtherJson { .. } | Error::NotATrace { .. }) => false,
+            Err(error) => panic!("{text}: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_list_is_a_trace_if_it_begins_with_an_event() {
+        let long = " ".repeat(3 * PROBE_BYTES);
+        let nested = format!(r#"[{{"args": {{"ph": 7, "a": [{long}]}}, "ts": 1, "ph": "X"}}]"#);
+        for trace in [
+            r#"[{"ph": "X", "ts": 1}]"#,
+            r#"[{"ts": "0.5", "name": "a\"b", "args": {"x": [1, {"ph": 3}]}, "ph": "B"}, 7]"#,
+            r#"[{"name": "process_name", "ph": "M"}]"#,
+            "\u{feff} \n[ \n {}, {}, {\"ph\": \"C\", \"ts\": 5}",
+            &nested,
+            // Ends inside its first event.
+            r#"[{"ph": "X", "na"#,
+            // The key says what the list is.
+            r#"{"traceEvents": []}"#,
+            r#"{"traceEvents": [{"name": "no phase"}]}"#,
+        ] {
+            assert!(is_trace(trace), "{trace:.80}");
+        }
+        for other in [
+            "[2024-06-11 10:00:00] INFO begin",
+            "[rank0]: step 1",
+            "[tool.black]\nline-length = 100\n",
+            "[]\n",
+            "[",
+            "[{}]",
+            "[{}",
+            "[[1, 2], [3]]",
+            r#"["ph", "ts"]"#,
+            r#"[{"step": 1, "loss": 0.5}, {"ph": "X", "ts": 1}]"#,
+            r#"[{"id": 1, "model_name": "m", "timestamps": []}]"#,
+            r#"[{"ph": 7.2, "ts": 1}]"#,
+            r#"[{"ph": "acid", "ts": 1}]"#,
+            r#"[{"ph": "X", "time": 1}]"#,
+            r#"[{"loss": 1"#,
+        ] {
+            assert!(!is_trace(other), "{other}");
+        }
+    }
 }
