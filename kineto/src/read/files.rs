@@ -12,11 +12,16 @@ use crate::read::dumps::{FoundDump, attach};
 use crate::read::find::{Candidate, Found, find};
 use crate::read::formats::{RecognizeOther, is_trace_name};
 use crate::read::jobs::{NEAR_NS, usual_world_size};
-use crate::read::names::{Named, ranks_from_names, torch_name};
+use crate::read::names::{Named, ranks_from_names, ranks_from_numbers, torch_name};
 use crate::read::probe::{Probe, probe};
 use crate::read::survey::{arrange, refuse_other_jobs, survey};
 use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, WindowChoice, listed};
 use crate::{Error, OtherFormat};
+
+/// The subject of the notes on where ranks come from.
+const RANKS: &str = "ranks";
+const BY_NUMBERS: &str = "taken from the number in which alone the files' names differ; the traces do not state them";
+const BY_ORDER: &str = "guessed from the order of the files' names: neither the traces nor the names state them";
 
 /// The traces of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -196,7 +201,7 @@ impl Plan {
     }
 
     /// Gives every file its rank; sorted by rank. A rank has several files if there are several windows, or copies.
-    fn number(&self, probes: &[Probe]) -> Vec<TraceFile> {
+    fn number(&mut self, probes: &[Probe]) -> Vec<TraceFile> {
         let named = |probe: &Probe| Named {
             name: probe.candidate.name.clone(),
             rank: probe.rank,
@@ -213,10 +218,25 @@ impl Plan {
                 (None, None) => unknown.push(probe),
             }
         }
-        let known: BTreeSet<i32> = files.iter().map(|f| f.rank).collect();
+        files.extend(self.number_by_order(&unknown, &files));
+        files.sort_by_key(|f| f.rank);
+        files
+    }
+
+    /// Gives ranks to the files that do not have theirs: the number in which alone their names differ, or their order. `known`
+    /// are the files with a rank.
+    fn number_by_order(&mut self, unknown: &[&Probe], known: &[TraceFile]) -> Vec<TraceFile> {
+        let known: BTreeSet<i32> = known.iter().map(|f| f.rank).collect();
+        let names: Vec<&str> = unknown.iter().map(|probe| &*probe.candidate.name).collect();
+        if let Some(ranks) = ranks_from_numbers(&names).filter(|_| known.is_empty()) {
+            self.omissions.push(OmissionRow::note(RANKS, BY_NUMBERS).amount(ranks.len() as i64));
+            let file = |(probe, rank): (&&Probe, i32)| file_of(probe, rank, RankSource::FileName);
+            return unknown.iter().zip(ranks).map(file).collect();
+        }
         let mut free = (0..).filter(|rank| !known.contains(rank));
         // Files that torch named after one process are windows of one rank.
         let mut of_process: BTreeMap<(&str, &str), i32> = BTreeMap::new();
+        let mut files = Vec::new();
         for probe in unknown {
             let process = torch_name(&probe.candidate.name).filter(|_| probe.is_named_by_torch);
             let seen = process.and_then(|process| of_process.get(&process).copied());
@@ -226,7 +246,11 @@ impl Plan {
             }
             files.push(file_of(probe, rank, RankSource::Order));
         }
-        files.sort_by_key(|f| f.rank);
+        let guessed: BTreeSet<i32> = files.iter().map(|file| file.rank).collect();
+        // The only rank of a job is no guess.
+        if !guessed.is_empty() && guessed.len() + known.len() > 1 {
+            self.omissions.push(OmissionRow::note(RANKS, BY_ORDER).amount(guessed.len() as i64));
+        }
         files
     }
 

@@ -8,6 +8,7 @@ use trace::{OmissionRow, Text};
 
 use crate::Error;
 use crate::read::archive::{Spool, archive_kind, unpack};
+use crate::read::names::natural_order;
 
 /// Directories inside directories that are searched.
 const MAX_DEPTH: usize = 8;
@@ -66,7 +67,7 @@ pub(crate) fn find(paths: &[PathBuf]) -> Result<Found, Error> {
             found.file(path.clone(), slashed(name), path.clone(), true)?;
         }
     }
-    found.candidates.sort();
+    found.candidates.sort_by(|a, b| natural_order(&a.name, &b.name).then_with(|| a.cmp(b)));
     found.candidates.dedup_by(|a, b| a.path == b.path);
     found.others.sort();
     Ok(found)

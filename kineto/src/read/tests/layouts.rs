@@ -179,6 +179,7 @@ fn windows_of_a_process_are_one_rank() {
     assert_eq!(
         said,
         [
+            "ranks: guessed from the order of the files' names: neither the traces nor the names state them",
             "windows of the profiler: 1 (steps 3–5, 2 ranks), 2 (steps 9–11, 2 ranks), 3 (steps 15–17, 1 rank)",
             "windows: there is no file of window 3 of this rank"
         ]
@@ -205,7 +206,10 @@ fn a_second_run_of_the_same_steps_gets_other_numbers() {
         put(dir.path(), &format!("rank{rank}.2.json"), trace(1200 + rank, 60_000_000, 3));
     }
     let said = found(dir.path()).1;
-    assert_eq!(said, ["windows of the profiler: 1 (steps 3–5, 2 ranks), 2 (steps 3–5, counted as 6–8 here, 2 ranks)"]);
+    assert_eq!(
+        said,
+        ["windows of the profiler: 1 (steps 3–5, 2 ranks), 2 (steps 3–5, counted as 6–8 here, 2 ranks)"]
+    );
 }
 
 #[test]

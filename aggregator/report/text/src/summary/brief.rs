@@ -315,6 +315,7 @@ fn foot(analysis: &Analysis, terminal: &TerminalStyle) -> String {
         let more = if lost.len() > 1 { format!(" (and {} more)", lost.len() - 1) } else { String::new() };
         lines.push(format!("LOST {}{more}", omission_line(first)));
     }
+    lines.extend(of("note").into_iter().filter_map(assumed));
     lines.push(parts.join(" · "));
     if !terminal.full {
         lines.push(format!("More: --full, or rankscope report {} -o report.html", terminal.input));
@@ -325,6 +326,17 @@ fn foot(analysis: &Analysis, terminal: &TerminalStyle) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A note on which all numbers rest, so that it is on the first screen: where ranks come from, and what was read as one job.
+fn assumed(note: &OmissionRow) -> Option<String> {
+    match (&*note.what, note.amount) {
+        ("windows of the profiler", Some(count)) => {
+            Some(format!("{count} recordings (windows of the profiler) are put together: {}", note.why))
+        }
+        ("ranks" | "ranks of processes", _) => Some(omission_line(note)),
+        _ => None,
+    }
 }
 
 /// The largest error of a clock in words; `None` for a single rank.
