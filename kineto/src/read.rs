@@ -11,6 +11,7 @@ pub(crate) mod join_windows;
 pub(crate) mod load;
 mod names;
 mod probe;
+mod replicas;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -25,4 +26,4 @@ pub use join_windows::{load_windows, load_windows_detailed, load_windows_rows};
 pub use load::check_any_blocks;
 pub use load::{Parsed, load, load_detailed, parse_only};
 pub use names::rank_of_name;
-pub use trace_file::{MemoryShare, RankSource, TraceFile, Window, WindowChoice};
+pub use trace_file::{MemoryShare, RankSource, Replica, TraceFile, Window, WindowChoice};

@@ -354,7 +354,9 @@ impl Finder<'_> {
         let events = &self.rows.events;
         let args = context.record.as_ref();
         let integer = |key: &str| args.and_then(|args| args.get(key)).and_then(Value::integer);
-        let rank_arg = |key: &str| integer(key).and_then(|r| i32::try_from(r).ok()).filter(|r| *r >= 0);
+        let rank_arg = |key: &str| {
+            integer(key).and_then(|r| i32::try_from(r).ok()).filter(|r| *r >= 0).and_then(|r| self.groups.in_job(r))
+        };
         let peer = match op {
             "send" => rank_arg("Dst Rank"),
             "recv" => rank_arg("Src Rank"),

@@ -45,6 +45,8 @@ pub(crate) struct Groups {
     /// Names of the groups that carry sends and receives, most likely first.
     of_pairs: Vec<(Pairs, String)>,
     world_size: Option<i32>,
+    /// This is added to the ranks that the trace names: its replica's first rank in the job.
+    first_rank: i32,
     /// Every group that a collective used.
     used: BTreeMap<i64, (Arc<Group>, CommOrigin)>,
     /// The groups that arguments named before, by a hash of the arguments. A list of ranks may be long, and every
@@ -59,18 +61,18 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Reads `distributedInfo`.
-    pub(crate) fn from_info(info: Option<&Value>) -> Self {
-        let mut groups = Self::default();
+    /// Reads `distributedInfo`. `first_rank` is added to the ranks that the trace names.
+    pub(crate) fn from_info(info: Option<&Value>, first_rank: i32) -> Self {
+        let mut groups = Self { first_rank, ..Self::default() };
         let Some(info) = info else { return groups };
         groups.world_size = world_size_from_distributed_info(Some(info));
         for config in info.get("pg_config").map(Value::items).unwrap_or_default() {
             let Some(name) = config.get("pg_name").and_then(Value::text) else { continue };
-            let ranks = config.get("ranks").and_then(ranks_of);
+            let ranks = config.get("ranks").and_then(|ranks| groups.ranks_of(ranks));
             let size = config.get("pg_size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
             let size = size.or(ranks.as_ref().map(|r| r.len() as i32));
             let description = config.get("pg_desc").and_then(Value::text).filter(|text| !text.is_empty());
-            let group = Group { description: description.map(Text::from), ..group(Some(name), size, ranks) };
+            let group = Group { description: description.map(Text::from), ..groups.group(Some(name), size, ranks) };
             groups.configured.insert(name.to_string(), group);
             groups.of_pairs.push((likely_pairs(description.unwrap_or_default()), name.to_string()));
         }
@@ -96,12 +98,13 @@ impl Groups {
     fn read(&mut self, args: &Value) -> Option<Group> {
         let name = args.get("Process Group Name").or_else(|| args.get("Process Group ID")).and_then(Value::text);
         let size = args.get("Group size").and_then(Value::integer).and_then(|n| i32::try_from(n).ok());
-        let listed = args.get("Process Group Ranks").and_then(ranks_of).filter(|ranks| !ranks.is_empty());
+        let listed =
+            args.get("Process Group Ranks").and_then(|ranks| self.ranks_of(ranks)).filter(|ranks| !ranks.is_empty());
         if name.is_none() && listed.is_none() {
             return None;
         }
         let configured = name.and_then(|name| self.configured.get(name));
-        let progression = if listed.is_none() { Progression::of(args, size) } else { None };
+        let progression = if listed.is_none() { Progression::of(args, size, self.first_rank) } else { None };
         let configured_ranks = configured.and_then(|group| group.ranks.as_deref());
         let unlisted = match (&listed, &progression, configured_ranks) {
             (Some(_), ..) => 0,
@@ -110,14 +113,14 @@ impl Groups {
         };
         if unlisted > MAX_UNLISTED_RANKS - self.unlisted_ranks {
             self.without_ranks += 1;
-            return Some(group(name, size.or(i32::try_from(unlisted).ok()), None));
+            return Some(self.group(name, size.or(i32::try_from(unlisted).ok()), None));
         }
         self.unlisted_ranks += unlisted;
         let unlisted = || progression.map_or_else(|| configured_ranks.map(<[i32]>::to_vec), |p| Some(p.ranks()));
         let ranks = listed.or_else(unlisted);
         let size = size.or(ranks.as_ref().map(|r| r.len() as i32)).or_else(|| configured?.size);
         let description = configured.and_then(|group| group.description.clone());
-        Some(Group { description, ..group(name, size, ranks) })
+        Some(Group { description, ..self.group(name, size, ranks) })
     }
 
     /// The group with a name that a dump beside the trace has.
@@ -126,7 +129,7 @@ impl Groups {
     }
 
     fn of_name(&mut self, name: &str, origin: CommOrigin) -> Arc<Group> {
-        let group = self.configured.get(name).cloned().unwrap_or_else(|| group(Some(name), None, None));
+        let group = self.configured.get(name).cloned().unwrap_or_else(|| self.group(Some(name), None, None));
         self.using(Arc::new(group), origin)
     }
 
@@ -152,10 +155,24 @@ impl Groups {
         let mut configured = self.configured.values();
         let group = match (configured.next(), configured.next()) {
             (Some(only), None) => only.clone(),
-            _ if only_stream => group(None, self.world_size, None),
-            _ => group(stream.map(|s| format!("stream {s}")).as_deref(), None, None),
+            _ if only_stream => self.group(None, self.world_size, None),
+            _ => self.group(stream.map(|s| format!("stream {s}")).as_deref(), None, None),
         };
         self.using(Arc::new(group), CommOrigin::Inferred)
+    }
+
+    fn group(&self, name: Option<&str>, size: Option<i32>, ranks: Option<Vec<i32>>) -> Group {
+        let comm_id = comm_id(name, ranks.as_deref(), size, self.first_rank);
+        Group { comm_id, name: name.map(Text::from), size, ranks, description: None }
+    }
+
+    fn ranks_of(&self, value: &Value) -> Option<Vec<i32>> {
+        value.integers()?.into_iter().map(|rank| self.in_job(i32::try_from(rank).ok()?)).collect()
+    }
+
+    /// The number in the job of a rank that the trace names.
+    pub(crate) fn in_job(&self, rank: i32) -> Option<i32> {
+        rank.checked_add(self.first_rank)
     }
 
     /// Of several origins of its collectives, a group has the least certain one.
@@ -212,10 +229,6 @@ fn likely_pairs(description: &str) -> Pairs {
     }
 }
 
-fn ranks_of(value: &Value) -> Option<Vec<i32>> {
-    value.integers()?.into_iter().map(|rank| i32::try_from(rank).ok()).collect()
-}
-
 /// Ranks by start, stride and size, for traces that cut the list short.
 struct Progression {
     start: i32,
@@ -225,8 +238,8 @@ struct Progression {
 
 impl Progression {
     /// The ranks that arguments name in this way; `None` if they do not, or if some are no numbers of ranks.
-    fn of(args: &Value, size: Option<i32>) -> Option<Self> {
-        let start = i32::try_from(args.get("Global rank start")?.integer()?).ok()?;
+    fn of(args: &Value, size: Option<i32>, first_rank: i32) -> Option<Self> {
+        let start = i32::try_from(args.get("Global rank start")?.integer()?).ok()?.checked_add(first_rank)?;
         let stride = i32::try_from(args.get("Global rank stride")?.integer()?).ok()?;
         let size = size.filter(|n| (1..=MAX_RANKS).contains(n))?;
         start.checked_add(stride.checked_mul(size - 1)?)?;
@@ -238,15 +251,12 @@ impl Progression {
     }
 }
 
-fn group(name: Option<&str>, size: Option<i32>, ranks: Option<Vec<i32>>) -> Group {
-    let comm_id = comm_id(name, ranks.as_deref(), size);
-    Group { comm_id, name: name.map(Text::from), size, ranks, description: None }
-}
-
-/// An id that every rank of a group computes alike, of its name and ranks, or its size if the ranks are unknown.
-fn comm_id(name: Option<&str>, ranks: Option<&[i32]>, size: Option<i32>) -> i64 {
-    let size = [size.unwrap_or(0)];
-    let numbers = ranks.unwrap_or(&size).iter().flat_map(|number| number.to_le_bytes());
+/// An id that every rank of a group computes alike, of its name and ranks. Where the ranks are unknown, its size and the first
+/// rank of the replica tell it from the groups of other replicas.
+fn comm_id(name: Option<&str>, ranks: Option<&[i32]>, size: Option<i32>, first_rank: i32) -> i64 {
+    let unlisted = [size.unwrap_or(0), first_rank];
+    let unlisted = &unlisted[..1 + usize::from(first_rank != 0)];
+    let numbers = ranks.unwrap_or(unlisted).iter().flat_map(|number| number.to_le_bytes());
     fnv_1a(name.unwrap_or("\u{0}").bytes().chain([0]).chain(numbers)) as i64
 }
 
@@ -264,7 +274,7 @@ mod tests {
             r#"{"world_size": 8, "pg_config": [{"pg_name": "0", "pg_size": 4, "ranks": [0, 2, 4, 6]},
             {"pg_name": "1", "pg_size": 2, "ranks": "[0, 1]"}]}"#,
         );
-        let mut groups = Groups::from_info(Some(&info));
+        let mut groups = Groups::from_info(Some(&info), 0);
         let mut named = |text: &str| groups.named(&value(text));
         let listed =
             named(r#"{"Process Group Name": "0", "Process Group Ranks": "[0, 2, 4, 6]", "Group size": 4}"#).unwrap();
@@ -300,14 +310,14 @@ mod tests {
 
     #[test]
     fn groups_without_a_name_are_the_world_or_a_stream() {
-        let mut groups = Groups::from_info(Some(&value(r#"{"world_size": 4}"#)));
+        let mut groups = Groups::from_info(Some(&value(r#"{"world_size": 4}"#)), 0);
         let world = groups.unnamed(Some(20), true);
         assert_eq!((world.size, world.name.clone()), (Some(4), None));
         let stream = groups.unnamed(Some(20), false);
         assert_eq!((stream.size, stream.name.as_deref()), (None, Some("stream 20")));
         assert_ne!(stream.comm_id, groups.unnamed(Some(21), false).comm_id);
         let info = value(r#"{"world_size": 8, "pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": [0, 1]}]}"#);
-        assert_eq!(Groups::from_info(Some(&info)).unnamed(None, true).name.as_deref(), Some("0"));
+        assert_eq!(Groups::from_info(Some(&info), 0).unnamed(None, true).name.as_deref(), Some("0"));
     }
 
     /// Rank 5 of a pipeline of two stages: group 2 has its two stages, 8 its replicas, 11 its tensor peers.
@@ -320,12 +330,26 @@ mod tests {
             {"pg_name": "8", "pg_desc": "mesh_dp", "pg_size": 2, "ranks": [5, 7]},
             {"pg_name": "11", "pg_desc": "mesh_tp", "pg_size": 2, "ranks": [4, 5]}]}"#,
         );
-        let mut groups = Groups::from_info(Some(&info));
+        let mut groups = Groups::from_info(Some(&info), 0);
         let mut peer = |number: i64| groups.of_peer(5, number).map(|(group, rank)| (group.name.clone().unwrap(), rank));
         assert_eq!(peer(0), Some(("2".into(), 1)));
         assert_eq!(peer(1), Some(("0".into(), 1)), "itself in the pipeline");
         assert_eq!((peer(6), peer(9), peer(-1)), (Some(("0".into(), 6)), None, None));
         let two = value(r#"{"pg_config": [{"pg_name": "a", "ranks": [0, 1]}, {"pg_name": "b", "ranks": [2, 1]}]}"#);
-        assert_eq!(Groups::from_info(Some(&two)).of_peer(1, 0), None, "two groups fit equally well");
+        assert_eq!(Groups::from_info(Some(&two), 0).of_peer(1, 0), None, "two groups fit equally well");
+    }
+
+    #[test]
+    fn groups_of_replicas_differ_in_their_ranks() {
+        let info = value(r#"{"world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}"#);
+        let groups = [0, 2].map(|first_rank| Groups::from_info(Some(&info), first_rank));
+        let [(first, first_world), (second, second_world)] = groups.map(|mut groups| {
+            let list =
+                r#"{"Process Group Name": "1", "Group size": 2, "Global rank start": 0, "Global rank stride": 1}"#;
+            assert_eq!(groups.named(&value(list)).unwrap().ranks, groups.of_dump("0").ranks);
+            (groups.of_dump("0"), groups.of_dump("without ranks"))
+        });
+        assert_eq!((first.ranks.clone(), second.ranks.clone()), (Some(vec![0, 1]), Some(vec![2, 3])));
+        assert!(first.comm_id != second.comm_id && first_world.comm_id != second_world.comm_id);
     }
 }

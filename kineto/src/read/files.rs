@@ -14,6 +14,7 @@ use crate::read::formats::{RecognizeOther, is_trace_name};
 use crate::read::jobs::{NEAR_NS, usual_world_size};
 use crate::read::names::{Named, ranks_from_names, ranks_from_numbers, torch_name};
 use crate::read::probe::{Probe, probe};
+use crate::read::replicas::tell_apart;
 use crate::read::survey::{arrange, refuse_other_jobs, survey};
 use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, WindowChoice, listed};
 use crate::{Error, OtherFormat};
@@ -98,6 +99,8 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
         refuse_other_jobs(paths, &files, &surveys)?;
     }
     if is_double {
+        let highest = files.last().map_or(0, |f| f.rank.saturating_add(1));
+        plan.omissions.extend(tell_apart(&mut files, &surveys, plan.world_size.max(highest)));
         files = arrange(files, &surveys, options.window, &mut plan.omissions)?;
     } else if let WindowChoice::Number(number) = options.window
         && number != 1
@@ -105,7 +108,8 @@ pub fn plan(paths: &[PathBuf], options: PlanOptions) -> Result<Plan, Error> {
         return Err(Error::NoWindow { number, windows: 1 });
     }
     let highest = files.last().map_or(0, |f| f.rank.saturating_add(1));
-    plan.world_size = plan.world_size.max(highest);
+    let of_replicas = files.first().and_then(|file| file.replica).map_or(0, |replica| replica.world_size);
+    plan.world_size = plan.world_size.max(highest).max(of_replicas);
     plan.files = files;
     if !options.others_are_read {
         plan.report_missing_ranks();
@@ -293,6 +297,7 @@ fn file_of(probe: &Probe, rank: i32, rank_source: RankSource) -> TraceFile {
         world_size: *world_size,
         size_bytes: *size_bytes,
         window: None,
+        replica: None,
         memory: MemoryShare::default(),
         flight_recorder: None,
     }

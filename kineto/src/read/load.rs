@@ -97,6 +97,7 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         world_size: None,
         size_bytes: bytes.len() as u64,
         window: None,
+        replica: None,
         memory: crate::read::trace_file::MemoryShare::default(),
         flight_recorder: None,
     };
@@ -152,10 +153,15 @@ pub fn parse_only(path: &Path) -> Result<Parsed, Error> {
 pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let Streamed { header, pieces, scratches, missing, trailing, memory_bytes, .. } = streamed;
     let recorded = rank_from_distributed_info(header.distributed.as_ref());
-    let rank = recorded.unwrap_or(file.rank);
+    let first_rank = file.replica.map_or(0, |replica| replica.first_rank);
+    let rank = recorded.map_or(file.rank, |recorded| recorded.saturating_add(first_rank));
     let from = if recorded.is_some() { RankSource::DistributedInfo } else { file.rank_source };
     let mut rows = rows_from_pieces(pieces, scratches, header.base_ns);
-    let mut report = Report { file: file.name.clone(), rank, omissions: Vec::new(), remarks: vec![from.remark(rank)] };
+    let mut report =
+        Report { file: file.name.clone(), rank, omissions: Vec::new(), remarks: vec![from.remark(rank - first_rank)] };
+    if file.replica.is_some() {
+        report.remarks.push(format!("rank {rank} of all replicas"));
+    }
     let (launches, Steps { rows: mut steps, left_out }) = launches_and_steps(&mut rows, rank);
     if let Some(window) = file.window {
         number_steps(&mut steps, window, &rows.events, rank);
@@ -163,7 +169,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let (what, why) = LEFT_OUT_MARKS;
     report.add(what, left_out, OmissionKind::LeftOut, why);
     assign_steps(&mut rows.events, &steps, &launches);
-    let mut groups = Groups::from_info(header.distributed.as_ref());
+    let mut groups = Groups::from_info(header.distributed.as_ref(), first_rank);
     let dump = report.flight_recorder(file);
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, (rank, &dump));
     mark_below_operators(&mut rows.events, &rows.names, Some(&launches));
@@ -250,10 +256,11 @@ fn rank_info(rank: i32, header: &Header, file: &TraceFile, pids: &BTreeMap<i64, 
     let recorded = header.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
     let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);
     let host = recorded.or_else(|| host_from_name(&file.name, pid)).unwrap_or_default();
+    let of_file = || world_size_from_distributed_info(header.distributed.as_ref());
     let clock_domain = if host.is_empty() { "utc".to_string() } else { format!("{host}/utc") };
     RankInfo {
         rank,
-        world_size: world_size_from_distributed_info(header.distributed.as_ref()),
+        world_size: file.replica.map(|replica| replica.world_size).or_else(of_file),
         host,
         pid,
         clock_domain,

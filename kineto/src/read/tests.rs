@@ -26,6 +26,7 @@ fn wanted_from_bytes(bytes: Vec<u8>, wanted: Wanted, block_bytes: usize) -> Rank
     let file = TraceFile {
         name: "trace".into(),
         window: None,
+        replica: None,
         path: PathBuf::from("test.json"),
         rank: 0,
         rank_source: RankSource::Order,
@@ -60,6 +61,7 @@ pub(crate) fn file_of(text: &str) -> Written {
     let file = TraceFile {
         name: "trace".into(),
         window: None,
+        replica: None,
         path,
         rank: 0,
         rank_source: RankSource::Order,

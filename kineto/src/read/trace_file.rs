@@ -49,6 +49,8 @@ pub struct TraceFile {
     pub size_bytes: u64,
     /// Its window; `None` if all files are of one window.
     pub window: Option<Window>,
+    /// Its replica of the job; `None` if the job has one.
+    pub replica: Option<Replica>,
     /// The memory that the rows of its rank may take.
     pub memory: MemoryShare,
     /// A dump of torch's Flight Recorder of its rank, if one lies in its directory.
@@ -98,6 +100,15 @@ pub struct Window {
     pub step_shift: i32,
     /// The step that the whole window is, if no rank marks steps in it.
     pub as_step: Option<i32>,
+}
+
+/// A replica of a job whose processes count their ranks from 0 in each replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// This is added to the ranks in the file.
+    pub first_rank: i32,
+    /// Ranks in all replicas.
+    pub world_size: i32,
 }
 
 /// Which windows are wanted.

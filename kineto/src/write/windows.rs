@@ -128,6 +128,7 @@ impl WindowWriter {
             world_size: Some(self.place.world_size),
             size_bytes: size,
             window: Some(Window { number: *number, step_shift: *step_shift, as_step: Some(self.next_step) }),
+            replica: None,
             memory: MemoryShare { all_bytes: self.place.max_memory_bytes, ranks_at_once: 1 },
             flight_recorder: flight_recorder.clone(),
         })

@@ -334,7 +334,7 @@ fn assumed(note: &OmissionRow) -> Option<String> {
         ("windows of the profiler", Some(count)) => {
             Some(format!("{count} recordings (windows of the profiler) are put together: {}", note.why))
         }
-        ("ranks" | "ranks of processes", _) => Some(omission_line(note)),
+        ("ranks" | "ranks of processes" | "replicas", _) => Some(omission_line(note)),
         _ => None,
     }
 }
