@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use trace::Severity;
 use trace::name_rules::function_of;
-use trace::{FindingRow, Severity};
 
-use crate::finding::{finding, share};
+use crate::finding::{Found, finding, share};
 use crate::rank_facts::Suspects;
 use crate::registry::Context;
 use measure::communication::{CommunicationEvidence, SUSPECT_OVERLAP_PCT, SUSPECT_TIME_PCT};
+use model::claim::{Claim, Quantity, Relation, Value};
 use model::units::{ns, plural, ranks_named};
 
 kind! {
@@ -40,7 +41,7 @@ pub fn by_name_alone<'a>(ranks: impl Iterator<Item = &'a CommunicationEvidence>)
     })
 }
 
-fn possible(context: &Context<'_>) -> Option<FindingRow> {
+fn possible(context: &Context<'_>) -> Option<Found> {
     let Suspects { by_name, on_ranks } = &context.ranks.suspects;
     let (name, most) = by_name.iter().max_by_key(|(_, suspect)| suspect.total_ns)?;
     let evidence = format!(
@@ -58,7 +59,9 @@ fn possible(context: &Context<'_>) -> Option<FindingRow> {
         sums
     });
     let these = if functions.len() == 1 { "this kernel" } else { "these kernels" };
+    let claim = Claim::new(Quantity::Communication, Relation::Unknown, "kernel_stats").of_ranks(on_ranks).named(name);
     Some(finding(
+        claim.value(Value::Ns(most.total_ns)),
         Severity::Info,
         format!(
             "{these} may communicate, and {} counted as compute: {} on {}",
@@ -66,7 +69,7 @@ fn possible(context: &Context<'_>) -> Option<FindingRow> {
             longest(functions),
             ranks_named(on_ranks)
         ),
-        ("kernel_stats", evidence),
+        evidence,
         "if it communicates, --comm REGEX counts the kernels whose name matches as communication",
     ))
 }
@@ -93,9 +96,9 @@ mod tests {
     use model::analysis::Analysis;
     use model::options::Options;
 
-    fn found<'a>(ranks: impl Iterator<Item = (i32, &'a CommunicationEvidence)>) -> Option<FindingRow> {
+    fn found<'a>(ranks: impl Iterator<Item = (i32, &'a CommunicationEvidence)>) -> Option<trace::FindingRow> {
         let ranks = OfRanks { suspects: Suspects::of(ranks), ..OfRanks::default() };
-        possible(&Context::new(&Analysis::default(), &Options::default(), &ranks))
+        possible(&Context::new(&Analysis::default(), &Options::default(), &ranks)).map(|found| found.row)
     }
 
     fn rank(total_ns: i64, by_name: &[(&str, i64)], suspects: &[(&str, i64)]) -> CommunicationEvidence {

@@ -15,6 +15,7 @@ pub(super) struct DeviceTime {
     pub compute_ns: i64,
     pub idle_ns: i64,
     pub overhead_ns: i64,
+    pub unknown_ns: i64,
 }
 
 impl DeviceTime {
@@ -23,9 +24,19 @@ impl DeviceTime {
         share(&(self.compute_ns, self.wall_ns - self.overhead_ns))
     }
 
-    /// The mean idle time in a step, without that of the profiler.
+    /// The mean compute in a step.
+    pub(super) fn compute_ns_per_step(&self) -> i64 {
+        self.compute_ns / self.steps.max(1)
+    }
+
+    /// The share of the time in which the device idles, in percent. Time of the profiler does not count.
+    pub(super) fn idle_pct(&self) -> f64 {
+        share(&(self.idle_ns - self.overhead_ns - self.unknown_ns, self.wall_ns - self.overhead_ns))
+    }
+
+    /// The mean idle time in a step, without that of the profiler, and without time whose rows are missing.
     pub(super) fn own_idle_ns(&self) -> i64 {
-        (self.idle_ns - self.overhead_ns) / self.steps.max(1)
+        (self.idle_ns - self.overhead_ns - self.unknown_ns).max(0) / self.steps.max(1)
     }
 }
 
@@ -43,6 +54,7 @@ pub(super) fn devices_of(analysis: &Analysis) -> Devices {
             sum.compute_ns = sum.compute_ns.saturating_add(row.compute_ns + row.overlap_ns);
             sum.idle_ns = sum.idle_ns.saturating_add(row.idle_ns);
             sum.overhead_ns = sum.overhead_ns.saturating_add(row.overhead_ns);
+            sum.unknown_ns = sum.unknown_ns.saturating_add(row.unknown_ns);
         }
     }
     devices
@@ -129,6 +141,7 @@ pub(super) mod tests {
             calls: 3,
             total_ns: 99_000_000,
             in_steps_ns,
+            device_busy_ns: 60_000_000,
             ..Default::default()
         };
         tables.sync_stalls = vec![stall(0, 95_000_000, "aten::item"), stall(1, 28_000_000, "aten::item")];
@@ -175,7 +188,7 @@ pub(super) mod tests {
         assert_eq!(
             titles,
             [
-                "the devices of ranks 1–2 compute less than half of the time: device 0 of rank 1 is idle most, 70.0 ms of a 100 ms step",
+                "device 0 of rank 1 is idle for more than half of the time: 70.0 ms of a 100 ms step",
                 "on device 0 of rank 1, which mostly is idle or communicates, 60 % of the kernels are shorter than the calls that \
                  launch them, most often `gemm` (5 of 10)",
                 "the host of rank 1 waits for its device 30 % of the time, 30.0 ms of a 100 ms step, most of it in `aten::item`",
@@ -189,6 +202,17 @@ pub(super) mod tests {
         assert!(found[0].evidence.contains("10.0 ms of overhead"), "{}", found[0].evidence);
         assert!(found[2].evidence.contains("28.0 ms in 3 calls of cudaStreamSynchronize"), "{}", found[2].evidence);
         assert!(found[3].evidence.contains("`gemm` with 12 blocks takes most time"), "{}", found[3].evidence);
+    }
+
+    #[test]
+    fn a_host_that_is_blocked_while_its_device_does_nothing_waits_for_no_work() {
+        let mut analysis = analysis();
+        analysis.tables.sync_stalls[1].device_busy_ns = 0;
+        analysis.tables.sync_stalls[2].device_busy_ns = 0;
+        let found = sync_stalls::SYNC_STALLS.in_tables(&analysis).pop().unwrap();
+        let title = "the host of rank 1 is blocked in calls such as cudaStreamSynchronize while its device does nothing, 30 % of";
+        assert!(found.title.starts_with(title), "{}", found.title);
+        assert!(!found.suggestion.contains(".item()"), "{}", found.suggestion);
     }
 
     #[test]
@@ -207,9 +231,9 @@ pub(super) mod tests {
             let options = Options { limits: Limits { device_busy_pct, ..Limits::default() }, ..Options::default() };
             idle_devices::IDLE_DEVICES.within(&analysis(), &options).pop()
         };
-        // Rank 2 computes 20 % of the time, rank 1 20 of the 90 ms without overhead.
-        assert_eq!(idle(20.0), None);
-        assert!(idle(22.0).unwrap().title.starts_with("device 0 of rank 2 computes"));
+        // Rank 1 is idle for 70 of the 90 ms without overhead.
+        assert_eq!(idle(22.0), None);
+        assert!(idle(23.0).unwrap().title.starts_with("device 0 of rank 1 is idle"));
         assert_eq!(findings(&Analysis::default(), Limits::default()), []);
     }
 }

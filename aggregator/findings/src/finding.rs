@@ -3,29 +3,33 @@
 use trace::{FindingRow, Severity, StepBreakdownRow};
 
 use model::analysis::Analysis;
+use model::claim::Claim;
 use model::units::shorten;
 
-/// Makes a finding, whose kind adds its id; `table` names the table that holds the numbers in `evidence`.
-pub(crate) fn finding(
-    severity: Severity,
-    title: String,
-    (table, evidence): (&str, String),
-    suggestion: &str,
-) -> FindingRow {
-    FindingRow {
+/// A finding: what it claims, and its row, whose words are made from the same numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) claim: Claim,
+    pub(crate) row: FindingRow,
+}
+
+/// Makes a finding, whose kind adds its id. The claim names the table that holds the numbers in `evidence`.
+pub(crate) fn finding(claim: Claim, severity: Severity, title: String, evidence: String, suggestion: &str) -> Found {
+    let row = FindingRow {
         id: Default::default(),
         severity: severity.into(),
         saving_ns: None,
         title: title.into(),
         evidence: evidence.into(),
-        evidence_table: table.into(),
+        evidence_table: claim.evidence.table.into(),
         suggestion: suggestion.into(),
-    }
+    };
+    Found { claim, row }
 }
 
 /// Adds the prediction: a step becomes shorter by at most `saving_ns`.
-pub(crate) fn saving(saving_ns: i64, finding: FindingRow) -> FindingRow {
-    FindingRow { saving_ns: Some(saving_ns.max(0)), ..finding }
+pub(crate) fn saving(saving_ns: i64, found: Found) -> Found {
+    Found { row: FindingRow { saving_ns: Some(saving_ns.max(0)), ..found.row }, ..found }
 }
 
 /// The breakdown rows of single steps. The total over all steps and empty steps are excluded.

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, Severity, StepBreakdownRow};
+use trace::{Severity, StepBreakdownRow};
 
-use crate::finding::{finding, step_rows};
+use crate::finding::{Found, finding, step_rows};
 use crate::registry::Context;
 use model::analysis::Analysis;
+use model::claim::{Claim, Evidence, Quantity, Relation, Value};
 use model::stats::{lower_median, robust_sigma_of_sorted};
 use model::units::{ns, plural, ranks};
 
@@ -37,7 +38,7 @@ const PARTS: [Part; 4] = [
 ];
 
 /// The first step of a selected part is not that of the run.
-fn first_steps(context: &Context<'_>) -> Option<FindingRow> {
+fn first_steps(context: &Context<'_>) -> Option<Found> {
     let analysis = context.analysis;
     if !context.options.takes_whole_ranks() {
         return None;
@@ -56,7 +57,11 @@ fn first_steps(context: &Context<'_>) -> Option<FindingRow> {
     let (steps_are, take) =
         if slow.len() == 1 { ("step", "the first one, takes") } else { ("steps", "the first ones, take") };
     let median = if analysis.facts.ranks.len() > 1 { " on the median rank" } else { "" };
+    let claim = Claim::new(Quantity::StepTime, Relation::Exceeds, "step_breakdown");
+    let evidence = Evidence { step: numbers.first().copied(), ..claim.evidence };
+    let claim = Claim { evidence, ..claim };
     Some(finding(
+        claim.value(Value::Ns(mean(slow))),
         Severity::Info,
         format!(
             "{steps_are} {}, {take} {}{median}; the other {} take {} (median)",
@@ -65,15 +70,12 @@ fn first_steps(context: &Context<'_>) -> Option<FindingRow> {
             plural(usual.len(), "step"),
             ns(usual_ns)
         ),
-        (
-            "step_breakdown",
-            format!(
-                "step_breakdown.wall_ns; longest of the others {}; most of the excess is {excess_of}: {} more in a step; thresholds: \
-                 longer than all others, by {LEAST_SIGMAS} of their standard deviations, and {LEAST_EFFECT_PCT} % on the mean of all \
-                 steps (this program's)",
-                ns(usual.iter().copied().max().unwrap_or(0)),
-                ns(excess_ns)
-            ),
+        format!(
+            "step_breakdown.wall_ns; longest of the others {}; most of the excess is {excess_of}: {} more in a step; thresholds: \
+             longer than all others, by {LEAST_SIGMAS} of their standard deviations, and {LEAST_EFFECT_PCT} % on the mean of all \
+             steps (this program's)",
+            ns(usual.iter().copied().max().unwrap_or(0)),
+            ns(excess_ns)
         ),
         &format!(
             "the mean of all steps is {} with and {} without them, and means and totals of kernels and operators contain them; \

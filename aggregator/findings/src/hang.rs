@@ -1,11 +1,12 @@
 //! Collectives that did not end, as a finding and as the headline.
 
-use trace::{FindingRow, Severity, UnfinishedRow};
+use trace::{Severity, UnfinishedRow};
 
-use crate::finding::finding;
+use crate::finding::{Found, finding};
 use crate::registry::Context;
 use hang::stuck::Stuck;
 use model::analysis::{Analysis, Verdict, VerdictKind};
+use model::claim::{Claim, Quantity, Relation, Value};
 use model::units::{plural, ranks, ranks_named};
 
 kind! {
@@ -13,11 +14,11 @@ kind! {
     HANG: "hang", makes numbers invalid, by found
 }
 
-fn found(context: &Context<'_>) -> Option<FindingRow> {
+fn found(context: &Context<'_>) -> Option<Found> {
     hang(context.analysis)
 }
 
-fn hang(analysis: &Analysis) -> Option<FindingRow> {
+fn hang(analysis: &Analysis) -> Option<Found> {
     let rows = &analysis.tables.unfinished_collectives;
     let Stuck { collective: row, missing } = Stuck::of(rows)?;
     let or_empty = |ranks: &Option<Vec<i32>>| ranks.clone().unwrap_or_default();
@@ -60,7 +61,8 @@ fn hang(analysis: &Analysis) -> Option<FindingRow> {
             "look at what those ranks did instead: an exception, another branch, an endless loop, a dead process",
         ),
     };
-    Some(finding(severity, title, ("unfinished_collectives", evidence), suggestion))
+    let claim = Claim::new(Quantity::Unfinished, Relation::Exceeds, "unfinished_collectives").of_ranks(missing);
+    Some(finding(claim.value(Value::Count(rows.len() as i64)), severity, title, evidence, suggestion))
 }
 
 /// Which ranks are missing from a collective that did not end, and which wait in it.
@@ -89,7 +91,7 @@ pub fn take_headline(analysis: &mut Analysis, min_steps: usize) {
     let stuck = Stuck::of(&analysis.tables.unfinished_collectives);
     let Some(stuck) = stuck.filter(|stuck| stuck.precedes(verdict, was_cut, min_steps)) else { return };
     let missing = stuck.missing.to_vec();
-    let Some(found) = hang(analysis) else { return };
+    let Some(Found { row: found, .. }) = hang(analysis) else { return };
     let title = if was_cut { "HUNG OR STOPPED" } else { "HUNG" };
     let before = format!("{}: {}", verdict.title, verdict.sentence);
     analysis.verdict = Verdict {
@@ -128,6 +130,7 @@ mod tests {
             facts: Facts { recording_was_cut: cut.to_vec(), ..Facts::default() },
             verdict,
             tables: Tables { unfinished_collectives: vec![row], ..Tables::default() },
+            ..Analysis::default()
         };
         take_headline(&mut analysis, 3);
         analysis

@@ -13,9 +13,11 @@ pub(crate) use self::level::Place;
 use self::level::level;
 pub use self::phrases::place;
 use self::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
+use crate::occupancy::LOW_OCCUPANCY;
 use account::exposed_waits::Exposed;
 use account::{Moving, Together, differ};
 use model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
+use model::claim::{Claim, Quantity, Relation, Value};
 use model::stats::lower_median;
 use model::thresholds::Thresholds;
 use model::units::{ns, plural, ranks_named, spoken_z};
@@ -102,10 +104,28 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
     verdict
 }
 
-/// Makes the first finding the headline if the ranks cannot be compared.
+/// What a verdict claims beside the rank that it suspects, whose claim is that of the finding `straggler`.
+pub(crate) fn claims(analysis: &Analysis, t: &Thresholds) -> Vec<Claim> {
+    let verdict = &analysis.verdict;
+    if verdict.kind != VerdictKind::Balanced {
+        return Vec::new();
+    }
+    let by_verdict = |claim: Claim| Claim { by: "verdict", ..claim };
+    let row = analysis.tables.stragglers.iter().find(|row| Some(row.rank) == verdict.rank);
+    let of_rank = row.map(|row| {
+        let costs = 100.0 * row.step_delay_ns as f64 >= t.min_delay_pct * verdict.step_ns.unwrap_or(i64::MAX) as f64;
+        let is_far = row.steps as usize >= t.min_steps && row.z.is_some_and(|z| z >= 2.0 * t.min_z);
+        let relation = if is_far && costs { Relation::Exceeds } else { Relation::Within };
+        let claim = Claim::new(Quantity::OwnExcess, relation, "stragglers").of(row.rank, None);
+        by_verdict(claim.value(Value::Ns(row.own_excess_ns.max(0))))
+    });
+    [by_verdict(Claim::new(Quantity::Balance, Relation::Is, "stragglers"))].into_iter().chain(of_rank).collect()
+}
+
+/// Makes the first finding the headline if the ranks cannot be compared. A kernel with few warps is a hint, and no headline.
 pub fn take_top_finding(analysis: &mut Analysis) {
     if analysis.headlines_finding() {
-        let first = analysis.tables.findings.first();
+        let first = analysis.tables.findings.iter().find(|finding| &*finding.id != LOW_OCCUPANCY.id);
         let finding = first.map_or("no value exceeds a threshold", |f| &*f.title);
         analysis.verdict.sentence = format!("{finding}. No verdict on ranks: {}", analysis.verdict.sentence);
         analysis.verdict.title = if first.is_some() { "TOP FINDING".into() } else { "NO FINDING".into() };

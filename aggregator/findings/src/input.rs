@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, InputGapRow, Severity};
+use trace::{InputGapRow, Severity};
 
-use crate::finding::{finding, saving, share, step_rows};
+use crate::finding::{Found, finding, saving, share, step_rows};
 use crate::registry::Context;
+use model::claim::{Claim, Part, Quantity, Relation, Value};
 use model::stats::lower_median;
 use model::units::{ns, plural};
 
@@ -26,7 +27,7 @@ kind! {
     LIKELY_INPUT: "likely-input", by likely
 }
 
-fn named(context: &Context<'_>) -> Option<FindingRow> {
+fn named(context: &Context<'_>) -> Option<Found> {
     let (analysis, limits) = (context.analysis, context.limits());
     // Time in ranges, time of the steps, number of steps.
     let mut by_rank: BTreeMap<i32, (i64, i64, i64)> = BTreeMap::new();
@@ -45,20 +46,19 @@ fn named(context: &Context<'_>) -> Option<FindingRow> {
     (pct > limits.input_pct).then(|| {
         let (total_ns, _, steps) = *sums;
         let per_step_ns = total_ns / steps.max(1);
+        let claim = Claim::new(Quantity::Input, Relation::Exceeds, "data_loading").of(*worst, None);
         let found = finding(
+            claim.value(Value::Ns(per_step_ns)).explains(Part::Idle, per_step_ns),
             Severity::Warning,
             format!(
                 "{pct:.0} % of the step is spent on input, most on rank {worst}: {}, {:.0} % of its steps",
                 ns(per_step_ns),
                 of_rank(sums)
             ),
-            (
-                "data_loading",
-                format!(
-                    "data_loading.total_ns / wall_ns over the steps of {} with input ranges; threshold {} % (TensorBoard plugin)",
-                    plural(by_rank.len(), "rank"),
-                    limits.input_pct
-                ),
+            format!(
+                "data_loading.total_ns / wall_ns over the steps of {} with input ranges; threshold {} % (TensorBoard plugin)",
+                plural(by_rank.len(), "rank"),
+                limits.input_pct
             ),
             "load ahead: use more workers, pinned memory, or batches that are prepared while the step runs",
         );
@@ -95,7 +95,7 @@ impl Gaps {
     }
 }
 
-fn likely(context: &Context<'_>) -> Option<FindingRow> {
+fn likely(context: &Context<'_>) -> Option<Found> {
     let (analysis, limits) = (context.analysis, context.limits());
     let mut by_rank: BTreeMap<i32, Vec<&InputGapRow>> = BTreeMap::new();
     for row in &analysis.tables.input_gaps {
@@ -113,7 +113,9 @@ fn likely(context: &Context<'_>) -> Option<FindingRow> {
     let others = if others > 0 { format!("; also on {}", plural(others, "other rank")) } else { String::new() };
     let length = |of: Option<&i64>| ns(of.copied().unwrap_or(0));
     let names = if worst.named { "ranges that load input by their name take most of it" } else { "no range names it" };
+    let claim = Claim::new(Quantity::Input, Relation::Exceeds, "input_gaps").of(worst.rank, None);
     let found = finding(
+        claim.value(Value::Ns(worst.quiet_ns)).explains(Part::Idle, worst.idle_ns),
         Severity::Info,
         format!(
             "likely input: after an optimizer step, the host of rank {} launches nothing for {} before the next forward \
@@ -123,17 +125,14 @@ fn likely(context: &Context<'_>) -> Option<FindingRow> {
             share(&(worst.quiet_ns, worst.step_ns)),
             ns(worst.step_ns)
         ),
-        (
-            "input_gaps",
-            format!(
-                "input_gaps.quiet_ns: median of {} ({} to {}); for {} of it no device works; {names}; threshold {} % of a step \
-                 without device work (TensorBoard plugin, data loading)",
-                plural(worst.gaps.len(), "gap"),
-                length(worst.gaps.iter().min()),
-                length(worst.gaps.iter().max()),
-                ns(worst.idle_ns),
-                limits.input_pct
-            ),
+        format!(
+            "input_gaps.quiet_ns: median of {} ({} to {}); for {} of it no device works; {names}; threshold {} % of a step without \
+             device work (TensorBoard plugin, data loading)",
+            plural(worst.gaps.len(), "gap"),
+            length(worst.gaps.iter().min()),
+            length(worst.gaps.iter().max()),
+            ns(worst.idle_ns),
+            limits.input_pct
         ),
         "put record_function(\"input\") around the loading to be sure, because a checkpoint or an evaluation looks the same; if it \
          is input, load ahead: more workers, pinned memory, or batches that are prepared while the step runs",

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, KernelStatsRow, Severity, WorkType};
+use trace::{KernelStatsRow, Severity, WorkType};
 
-use crate::finding::{finding, place, saving, short_name};
+use crate::finding::{Found, finding, place, saving, short_name};
 use crate::registry::Context;
+use model::claim::{Claim, Part, Quantity, Relation, Value};
 use model::units::{ns, plural};
 
 kind! {
@@ -29,7 +30,7 @@ struct Slow<'a> {
 }
 
 /// The kernel that costs one device most time beyond the other devices.
-fn slow_device(context: &Context<'_>) -> Option<FindingRow> {
+fn slow_device(context: &Context<'_>) -> Option<Found> {
     let (limits, devices) = (context.limits(), &context.devices);
     let kernels = &context.analysis.tables.kernel_stats;
     let mut totals: BTreeMap<(i32, Option<i64>), i64> = BTreeMap::new();
@@ -52,7 +53,11 @@ fn slow_device(context: &Context<'_>) -> Option<FindingRow> {
         Some(Slow { kernel, ratio, excess_ns })
     });
     let Slow { kernel, ratio, excess_ns } = all.max_by(|a, b| a.excess_ns.total_cmp(&b.excess_ns))?;
+    let excess = excess_ns.round() as i64;
+    let claim = Claim::new(Quantity::KernelTime, Relation::Exceeds, "kernel_stats");
+    let claim = claim.of(kernel.rank, kernel.device_id).named(&kernel.name);
     let found = finding(
+        claim.value(Value::Ratio(ratio)).explains(Part::Work, excess),
         Severity::Warning,
         format!(
             "`{}` takes {ratio:.2} × as long on {} as on {}: {} instead of {} a call",
@@ -62,21 +67,18 @@ fn slow_device(context: &Context<'_>) -> Option<FindingRow> {
             ns(kernel.mean_ns.round() as i64),
             ns((kernel.mean_ns / ratio).round() as i64)
         ),
-        (
-            "kernel_stats",
-            format!(
-                "kernel_stats.vs_median_device of {}; {} more in a step; thresholds {} × (FALCON: 10 %), {:.0} % of the device's kernel time \
-                 and {:.0} % of a step (this program's)",
-                kernel.name,
-                ns(excess_ns.round() as i64),
-                limits.slow_device_ratio,
-                100.0 * SLOW_KERNEL_SHARE,
-                100.0 * LEAST_EXCESS_SHARE
-            ),
+        format!(
+            "kernel_stats.vs_median_device of {}; {} more in a step; thresholds {} × (FALCON: 10 %), {:.0} % of the device's kernel \
+             time and {:.0} % of a step (this program's)",
+            kernel.name,
+            ns(excess),
+            limits.slow_device_ratio,
+            100.0 * SLOW_KERNEL_SHARE,
+            100.0 * LEAST_EXCESS_SHARE
         ),
         "check that device's clocks, power and temperature, and whether the kernel's shapes are the same as on other ranks",
     );
-    Some(saving(excess_ns.round() as i64, found))
+    Some(saving(excess, found))
 }
 
 /// The devices that a kernel is compared with.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use trace::{FindingRow, Severity, Text};
+use trace::{Severity, Text};
 
-use crate::finding::{finding, place, saving, share, step_rows};
+use crate::finding::{Found, finding, place, saving, share, step_rows};
 use crate::registry::Context;
+use model::claim::{Claim, Part, Quantity, Relation, Value};
 use model::units::ns;
 
 kind! {
@@ -19,7 +20,7 @@ kind! {
 /// The least share of the steps that all-gathers which are called late must cost, in percent.
 const LATE_PCT: f64 = 2.0;
 
-fn late_gathers(context: &Context<'_>) -> Option<FindingRow> {
+fn late_gathers(context: &Context<'_>) -> Option<Found> {
     let analysis = context.analysis;
     let mut lanes: BTreeMap<(i32, Option<i64>), i64> = BTreeMap::new();
     let mut units: BTreeMap<&Text, i64> = BTreeMap::new();
@@ -55,7 +56,9 @@ fn late_gathers(context: &Context<'_>) -> Option<FindingRow> {
     );
     let suggestion = "prefetch: FSDP2's set_modules_to_forward_prefetch and set_modules_to_backward_prefetch, FSDP1's forward_prefetch \
                       and backward_prefetch";
-    Some(saving(saving_ns, finding(Severity::Warning, title, ("exposed_communication", evidence), suggestion)))
+    let claim = Claim::new(Quantity::LateGathers, Relation::Exceeds, "exposed_communication");
+    let claim = claim.value(Value::Ns(saving_ns)).explains(Part::Transfer, saving_ns);
+    Some(saving(saving_ns, finding(claim, Severity::Warning, title, evidence, suggestion)))
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub mod overhead;
 mod partly_recorded;
 mod rank_facts;
 mod scattered_waits;
+mod slow_device;
 pub mod slow_kernels;
 pub mod stages;
 mod straggler;
@@ -41,10 +42,12 @@ use std::cmp::Reverse;
 
 use trace::{FindingRow, Severity};
 
+use self::finding::Found;
 pub use self::rank_facts::OfRanks;
 use self::registry::Context;
 pub use self::registry::FindingKind;
 use model::analysis::Analysis;
+use model::claim::exclusions::settle;
 use model::options::Options;
 
 /// All kinds, in the order of findings that are equally important.
@@ -68,6 +71,7 @@ pub static FINDINGS: &[&FindingKind] = &[
     &memory::MEMORY_GROWTH,
     &memory::MEMORY_PEAK,
     &memory::MEMORY_FRAGMENTATION,
+    &slow_device::SLOW_DEVICE,
     &kernels::SLOW_KERNEL,
     &occupancy::LOW_OCCUPANCY,
     &idle_devices::IDLE_DEVICES,
@@ -79,15 +83,24 @@ pub static FINDINGS: &[&FindingKind] = &[
 ];
 
 /// Adds the findings to an analysis, and names the one that states its verdict. Those that make numbers invalid come first,
-/// then those with a predicted saving, the largest first, then the others by severity.
+/// then those with a predicted saving, the largest first, then the others by severity. Of two that exclude each other or explain
+/// the same time, one is left out of the table, and its claim says to which it yields.
 pub fn add_findings(analysis: &mut Analysis, options: &Options, ranks: &OfRanks) {
     let context = Context::new(analysis, options, ranks);
-    let mut rows: Vec<(bool, FindingRow)> = Vec::new();
+    let mut all: Vec<(bool, Found)> = Vec::new();
     for kind in FINDINGS {
-        rows.extend(kind.found(&context).into_iter().map(|row| (kind.invalidates, row)));
+        all.extend(kind.found(&context).into_iter().map(|found| (kind.invalidates, found)));
     }
-    rows.sort_by_key(|(invalidates, row)| (!invalidates, Reverse(row.saving_ns), severity(row)));
-    analysis.tables.findings = rows.into_iter().map(|(_, row)| row).collect();
+    all.sort_by_key(|(invalidates, found)| (!invalidates, Reverse(found.row.saving_ns), severity(&found.row)));
+    let mut claims = headline::claims(analysis, &options.thresholds);
+    let of_verdict = claims.len();
+    claims.extend(all.iter().map(|(_, found)| found.claim.clone()));
+    settle(&mut claims, analysis.facts.ranks.len());
+    let is_shown = claims[of_verdict..].iter().map(|claim| claim.yields_to.is_none());
+    let shown = all.into_iter().zip(is_shown).filter(|(_, is_shown)| *is_shown);
+    analysis.tables.findings = shown.map(|((_, found), _)| found.row).collect();
+    claims.sort_by_key(|claim| claim.yields_to.is_some());
+    analysis.claims = claims;
     let is_found = |id: &&str| analysis.tables.findings.iter().any(|row| *row.id == **id);
     let of_verdict = [straggler::STRAGGLER.id, scattered_waits::SCATTERED_WAITS.id].into_iter().find(is_found);
     analysis.verdict.finding = of_verdict.map(Into::into);
@@ -138,8 +151,8 @@ mod tests {
         analysis.facts.dropped = 1;
         add_findings(&mut analysis, &Options::default(), &OfRanks::default());
         let ids: Vec<&str> = analysis.tables.findings.iter().map(|row| &*row.id).collect();
-        let wanted =
-            ["lost-rows", "idle-devices", "launch-bound", "narrow-kernels", "sync-stalls", "full-launch-queue"];
+        // The short kernels explain the idle time of rank 1, and the waits of its host are less than half of that.
+        let wanted = ["lost-rows", "launch-bound", "narrow-kernels", "full-launch-queue"];
         assert_eq!(ids, wanted);
         assert_eq!(analysis.verdict.finding, None);
     }

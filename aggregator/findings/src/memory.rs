@@ -1,10 +1,11 @@
 //! Findings about memory: a peak near the capacity, a pool in pieces, and growth over steps.
 
-use trace::{FindingRow, MemoryGrowthRow, MemoryPeakRow, Severity};
+use trace::{MemoryGrowthRow, MemoryPeakRow, Severity};
 
-use crate::finding::{finding, place};
+use crate::finding::{Found, finding, place};
 use crate::registry::Context;
 use measure::memory::growth::{MAX_SCATTER, MIN_GROWTH_BYTES, MIN_Z};
+use model::claim::{Claim, Quantity, Relation, Value};
 use model::units::{bytes, plural};
 
 /// Frames of a stack in one sentence, the innermost ones.
@@ -26,7 +27,7 @@ kind! {
 }
 
 /// The rank is named where it grows most.
-fn growth(context: &Context<'_>) -> Option<FindingRow> {
+fn growth(context: &Context<'_>) -> Option<Found> {
     let growing: Vec<&MemoryGrowthRow> = context.analysis.tables.memory_growth.iter().filter(|row| row.grows).collect();
     let row = growing.iter().max_by(|a, b| a.growth_bytes.total_cmp(&b.growth_bytes))?;
     let more = match growing.len() {
@@ -60,10 +61,13 @@ fn growth(context: &Context<'_>) -> Option<FindingRow> {
         size(MIN_GROWTH_BYTES),
         100.0 * MAX_SCATTER
     );
+    let claim = Claim::new(Quantity::MemoryGrowth, Relation::Exceeds, "memory_growth").of(row.rank, row.device_id);
+    let claim = claim.value(Value::Bytes(row.growth_bytes));
     Some(finding(
+        Claim { interval: Some((row.growth_low_bytes, row.growth_high_bytes)), ..claim },
         Severity::Warning,
         title,
-        ("memory_growth", evidence),
+        evidence,
         "look for tensors that stay referenced, such as losses summed without .item(), lists of outputs, or growing caches",
     ))
 }
@@ -73,25 +77,25 @@ fn capacity_of(row: &MemoryPeakRow, context: &Context<'_>) -> Option<i64> {
     context.ranks.memory_bytes.get(&(row.rank, row.device_id?)).copied().filter(|capacity| *capacity > 0)
 }
 
-fn peak(context: &Context<'_>) -> Option<FindingRow> {
+fn peak(context: &Context<'_>) -> Option<Found> {
     let limits = context.limits();
     let share = |row: &MemoryPeakRow| Some(100.0 * row.peak_bytes as f64 / capacity_of(row, context)? as f64);
     let peaks = context.analysis.tables.memory_peaks.iter().filter_map(|row| Some((row, share(row)?)));
-    let (row, pct) = peaks.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    // No device holds more than it has: such a sum of allocations lacks releases, and is no peak.
+    let (row, pct) = peaks.filter(|(_, pct)| *pct <= 100.0).max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     (pct > limits.memory_pct).then(|| {
+        let claim = Claim::new(Quantity::Memory, Relation::Exceeds, "memory_peaks").of(row.rank, row.device_id);
         finding(
+            claim.value(Value::Pct(pct)),
             Severity::Warning,
             format!("rank {} uses {pct:.0} % of its device's memory", row.rank),
-            (
-                "memory_peaks",
-                format!("peak {}; threshold {} % (TensorBoard plugin)", bytes(row.peak_bytes), limits.memory_pct),
-            ),
+            format!("peak {}; threshold {} % (TensorBoard plugin)", bytes(row.peak_bytes), limits.memory_pct),
             "the next allocation may fail; memory_at_peak lists the blocks that are in use at the peak",
         )
     })
 }
 
-fn fragmentation(context: &Context<'_>) -> Option<FindingRow> {
+fn fragmentation(context: &Context<'_>) -> Option<Found> {
     let limits = context.limits();
     let matters = |row: &&MemoryPeakRow| {
         let reserved_pct =
@@ -102,22 +106,21 @@ fn fragmentation(context: &Context<'_>) -> Option<FindingRow> {
     let rows = context.analysis.tables.memory_peaks.iter().filter(matters);
     let row = rows.max_by_key(|row| row.fragmentation_bytes)?;
     let (unused, pct) = row.fragmentation_bytes.zip(row.fragmentation_pct)?;
+    let claim = Claim::new(Quantity::Fragmentation, Relation::Exceeds, "memory_peaks").of(row.rank, row.device_id);
     Some(finding(
+        claim.value(Value::Pct(pct)),
         Severity::Warning,
         format!(
             "the allocator of {} holds {} more than is in use at the peak, {pct:.0} % of what it holds",
             place(row.rank, row.device_id),
             bytes(unused)
         ),
-        (
-            "memory_peaks",
-            format!(
-                "reserved {}, in use {}; thresholds {} % of the reserved memory, and {} % of the device reserved (this program's)",
-                bytes(row.reserved_bytes.unwrap_or(0)),
-                bytes(row.peak_bytes),
-                limits.fragmentation_pct,
-                limits.memory_pct
-            ),
+        format!(
+            "reserved {}, in use {}; thresholds {} % of the reserved memory, and {} % of the device reserved (this program's)",
+            bytes(row.reserved_bytes.unwrap_or(0)),
+            bytes(row.peak_bytes),
+            limits.fragmentation_pct,
+            limits.memory_pct
         ),
         "an allocation may fail although memory is free in pieces: try PYTORCH_ALLOC_CONF=expandable_segments:True, or fewer distinct sizes",
     ))
@@ -139,7 +142,7 @@ mod tests {
         let context = Context::new(analysis, &options, &ranks);
         let found =
             [&MEMORY_GROWTH, &MEMORY_PEAK, &MEMORY_FRAGMENTATION].into_iter().flat_map(|kind| kind.found(&context));
-        found.map(|finding| finding.title.to_string()).collect()
+        found.map(|found| found.row.title.to_string()).collect()
     }
 
     fn peak_row(rank: i32, peak_gib: i64, reserved_gib: i64) -> MemoryPeakRow {

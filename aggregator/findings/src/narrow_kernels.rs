@@ -1,10 +1,11 @@
 //! Devices that compute most of the time, but with kernels that are too small to fill them.
 
-use trace::{FindingRow, GpuUtilizationRow, KernelStatsRow, Severity};
+use trace::{GpuUtilizationRow, KernelStatsRow, Severity};
 
 use crate::devices::devices_named;
-use crate::finding::{finding, place, saving};
+use crate::finding::{Found, finding, place, saving};
 use crate::registry::Context;
+use model::claim::{Claim, Part, Quantity, Relation, Value};
 
 kind! {
     /// Kernels leave most of a device idle.
@@ -13,7 +14,7 @@ kind! {
     NARROW_KERNELS: "narrow-kernels", by narrow_kernels
 }
 
-fn narrow_kernels(context: &Context<'_>) -> Option<FindingRow> {
+fn narrow_kernels(context: &Context<'_>) -> Option<Found> {
     let (analysis, limits, devices) = (context.analysis, context.limits(), &context.devices);
     let busy = |row: &GpuUtilizationRow| {
         devices.get(&(row.rank, row.device_id)).filter(|time| time.compute_pct() >= limits.device_busy_pct)
@@ -37,18 +38,18 @@ fn narrow_kernels(context: &Context<'_>) -> Option<FindingRow> {
         1 => "runs kernels that leave most of it idle".into(),
         _ => format!("run kernels that leave most of them idle, most so {}", place(worst.rank, Some(worst.device_id))),
     };
+    let claim = Claim::new(Quantity::SmEfficiency, Relation::Below, "gpu_utilization");
+    let claim = claim.of(worst.rank, Some(worst.device_id)).coverage(worst.sm_known_pct.unwrap_or(0.0));
     let found = finding(
+        claim.value(Value::Pct(*efficiency)).explains(Part::Work, saving_ns.round() as i64),
         Severity::Info,
         format!("{} {what}", devices_named(&keys, devices)),
-        (
-            "gpu_utilization",
-            format!(
-                "{}: a kernel runs {:.0} % of the time, but estimated SM efficiency is {efficiency:.0} % (the TensorBoard \
-                 plugin's definitions){kernel}; threshold {} % of the busy time (this program's)",
-                place(worst.rank, Some(worst.device_id)),
-                worst.utilization_pct,
-                limits.sm_share_pct
-            ),
+        format!(
+            "{}: a kernel runs {:.0} % of the time, but estimated SM efficiency is {efficiency:.0} % (the TensorBoard plugin's \
+             definitions){kernel}; threshold {} % of the busy time (this program's)",
+            place(worst.rank, Some(worst.device_id)),
+            worst.utilization_pct,
+            limits.sm_share_pct
         ),
         "larger batches or fused kernels fill the device",
     );

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{FindingRow, KernelStatsRow, OccupancyLimit, Severity, Word, WorkType};
+use trace::{KernelCategory, KernelStatsRow, OccupancyLimit, Severity, Word, WorkType};
 
-use crate::finding::{finding, short_name, step_rows};
+use crate::finding::{Found, finding, short_name, step_rows};
 use crate::kernels::SLOW_KERNEL_SHARE;
 use crate::registry::Context;
 use model::analysis::Analysis;
+use model::claim::{Claim, Quantity, Relation, Value};
 use model::limits::Limits;
 use model::units::{ns, plural, ranks};
 
@@ -27,18 +28,25 @@ struct LowOccupancy<'a> {
 }
 
 /// The kernels with the most time come first.
-fn findings(context: &Context<'_>) -> Vec<FindingRow> {
+fn findings(context: &Context<'_>) -> Vec<Found> {
     let limits = context.limits();
     let kernels = low_occupancy(context.analysis, limits);
     let more = kernels.len().saturating_sub(MOST_KERNELS);
-    kernels.iter().take(MOST_KERNELS).map(|kernel| kernel.finding(limits, more)).collect()
+    kernels.iter().take(MOST_KERNELS).filter_map(|kernel| kernel.finding(limits, more)).collect()
 }
 
-/// Whether a product on tensor cores fills its multiprocessors although it has few warps: it hides latency by asynchronous
-/// copies. Measured on an H200: cuBLAS's persistent kernels, at 19 % of the warps, reach 75 % of the peak.
-fn is_full_by_design(row: &KernelStatsRow) -> bool {
+/// What keeps the warps of a kernel few although more would help; `None` if few warps are no fault or nothing limits them for certain.
+///
+/// Products and attention hide latency by asynchronous copies: cuBLAS's persistent kernels, at 19 % of the warps, reach 75 % of the
+/// peak of an H200. A persistent kernel has one block for each multiprocessor, so its grid limits its warps by design.
+fn limit_of(row: &KernelStatsRow) -> Option<OccupancyLimit> {
+    let is_by_design = matches!(
+        row.category.known(),
+        Some(KernelCategory::Gemm | KernelCategory::Attention | KernelCategory::Convolution)
+    );
     let limit = row.occupancy_limit.as_ref().and_then(Word::known);
-    row.tensor_cores && limit.is_some_and(|limit| limit != OccupancyLimit::Grid)
+    let has_many_blocks = row.blocks_per_sm.is_some_and(|blocks| blocks > 1.0);
+    limit.filter(|limit| !is_by_design && !row.tensor_cores && has_many_blocks && *limit != OccupancyLimit::Grid)
 }
 
 /// Kernels below the limit that take more than [`SLOW_KERNEL_SHARE`] of their device's time.
@@ -58,7 +66,7 @@ fn low_occupancy<'a>(analysis: &'a Analysis, limits: &Limits) -> Vec<LowOccupanc
         let is_low = row.occupancy_pct.is_some_and(|pct| pct < limits.occupancy_pct);
         if is_low
             && row.work == WorkType::Compute
-            && !is_full_by_design(row)
+            && limit_of(row).is_some()
             && row.total_ns as f64 > SLOW_KERNEL_SHARE * total as f64
         {
             by_name.entry(&row.name).or_default().push(row);
@@ -78,16 +86,17 @@ fn low_occupancy<'a>(analysis: &'a Analysis, limits: &Limits) -> Vec<LowOccupanc
 }
 
 impl LowOccupancy<'_> {
-    fn finding(&self, limits: &Limits, more: usize) -> FindingRow {
-        let Some(worst) = self.rows.iter().max_by_key(|row| row.total_ns) else { return FindingRow::default() };
-        let occupancy = worst.occupancy_pct.unwrap_or(0.0);
-        let limit = worst.occupancy_limit.as_ref().and_then(Word::known);
+    fn finding(&self, limits: &Limits, more: usize) -> Option<Found> {
+        let worst = self.rows.iter().max_by_key(|row| row.total_ns)?;
+        let (occupancy, limit) = (worst.occupancy_pct?, limit_of(worst)?);
         let also = if more > 0 {
             format!("; {} like this, with less time", plural(more, "more kernel"))
         } else {
             String::new()
         };
-        finding(
+        let claim = Claim::new(Quantity::Occupancy, Relation::Below, "kernel_stats").of(worst.rank, worst.device_id);
+        Some(finding(
+            claim.named(&worst.name).value(Value::Pct(occupancy)),
             Severity::Info,
             format!(
                 "kernel `{}` fills {occupancy:.0} % of the warps of {} and takes {} of a step: {}",
@@ -96,20 +105,17 @@ impl LowOccupancy<'_> {
                 ns(self.step_ns),
                 why(limit),
             ),
-            (
-                "kernel_stats",
-                format!(
-                    "{}: rank {} has occupancy_pct {occupancy:.1}{}; threshold {} % (this program's), kernels above {:.0} % of \
-                     the device's kernel time{also}",
-                    worst.name,
-                    worst.rank,
-                    launch(worst),
-                    limits.occupancy_pct,
-                    100.0 * SLOW_KERNEL_SHARE,
-                ),
+            format!(
+                "{}: rank {} has occupancy_pct {occupancy:.1}{}; threshold {} % (this program's), kernels above {:.0} % of the \
+                 device's kernel time{also}",
+                worst.name,
+                worst.rank,
+                launch(worst),
+                limits.occupancy_pct,
+                100.0 * SLOW_KERNEL_SHARE,
             ),
             suggestion(limit),
-        )
+        ))
     }
 
     /// The ranks, and the device where a rank has several.
@@ -136,23 +142,19 @@ fn launch(row: &KernelStatsRow) -> String {
     known.into_iter().flatten().map(|text| format!(", {text}")).collect()
 }
 
-fn why(limit: Option<OccupancyLimit>) -> &'static str {
+fn why(limit: OccupancyLimit) -> &'static str {
     match limit {
-        Some(OccupancyLimit::Grid) => "its grid has too few blocks",
-        Some(OccupancyLimit::Registers) => "its registers leave no room for more",
-        Some(OccupancyLimit::SharedMemory) => "its shared memory leaves no room for more",
-        Some(OccupancyLimit::RegistersAndSharedMemory) => "its registers and its shared memory leave no room for more",
-        Some(OccupancyLimit::BlockSize) => "its blocks are too small",
-        None => "the trace does not show what limits it",
+        OccupancyLimit::Grid => "its grid has too few blocks",
+        OccupancyLimit::Registers => "its registers leave no room for more",
+        OccupancyLimit::SharedMemory => "its shared memory leaves no room for more",
+        OccupancyLimit::RegistersAndSharedMemory => "its registers and its shared memory leave no room for more",
+        OccupancyLimit::BlockSize => "its blocks are too small",
     }
 }
 
-fn suggestion(limit: Option<OccupancyLimit>) -> &'static str {
+fn suggestion(limit: OccupancyLimit) -> &'static str {
     match limit {
-        Some(OccupancyLimit::Grid) => {
-            "more work per launch fills the device: larger batches, fused calls, or a split of the summed dimension"
-        }
-        Some(OccupancyLimit::BlockSize) => "choose more threads per block",
+        OccupancyLimit::BlockSize => "choose more threads per block",
         _ => {
             "if the kernel waits for memory, use fewer registers or less shared memory per block, or another tile size"
         }
@@ -183,9 +185,9 @@ mod tests {
         let mut analysis = Analysis::default();
         for rank in [0, 1] {
             let thin = KernelStatsRow {
-                occupancy_limit: Some(OccupancyLimit::Grid.into()),
-                blocks_per_sm: Some(0.25),
-                block_threads: Some(128),
+                occupancy_limit: Some(OccupancyLimit::BlockSize.into()),
+                blocks_per_sm: Some(8.0),
+                block_threads: Some(32),
                 ..kernel(rank, "thin", 20_000_000, Some(3.0))
             };
             let nccl =
@@ -213,11 +215,11 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(
             &*found[0].title,
-            "kernel `thin` fills 3 % of the warps of ranks 0–1 and takes 10.0 ms of a step: its grid has too few blocks"
+            "kernel `thin` fills 3 % of the warps of ranks 0–1 and takes 10.0 ms of a step: its blocks are too small"
         );
-        let evidence = "thin: rank 1 has occupancy_pct 3.0, 0.25 blocks per SM, 128 threads per block; threshold 30 %";
+        let evidence = "thin: rank 1 has occupancy_pct 3.0, 8.00 blocks per SM, 32 threads per block; threshold 30 %";
         assert!(found[0].evidence.starts_with(evidence), "{}", found[0].evidence);
-        assert!(found[0].suggestion.starts_with("more work per launch"));
+        assert!(found[0].suggestion.starts_with("choose more threads"));
     }
 
     #[test]
@@ -232,14 +234,16 @@ mod tests {
     fn one_device_is_named_and_tensor_cores_are_no_fault() {
         let mut analysis = analysis();
         analysis.tables.kernel_stats.retain(|row| row.rank == 0);
-        let mut found = |limit: OccupancyLimit, tensor_cores| {
+        let mut found = |limit: OccupancyLimit, category: KernelCategory, blocks_per_sm| {
             let thin = &mut analysis.tables.kernel_stats[0];
-            (thin.occupancy_limit, thin.tensor_cores) = (Some(limit.into()), tensor_cores);
+            (thin.occupancy_limit, thin.category) = (Some(limit.into()), category.into());
+            thin.blocks_per_sm = Some(blocks_per_sm);
             LOW_OCCUPANCY.in_tables(&analysis)
         };
-        let by_registers = found(OccupancyLimit::Registers, false);
+        let by_registers = found(OccupancyLimit::Registers, KernelCategory::Reduction, 8.0);
         assert!(by_registers[0].title.contains("of rank 0 device 0 and takes 10.0 ms"), "{}", by_registers[0].title);
-        assert_eq!(found(OccupancyLimit::Registers, true), [], "full by design");
-        assert_eq!(found(OccupancyLimit::Grid, true).len(), 1);
+        assert_eq!(found(OccupancyLimit::Registers, KernelCategory::Gemm, 8.0), [], "full by design");
+        assert_eq!(found(OccupancyLimit::Grid, KernelCategory::Reduction, 0.85), [], "a persistent kernel");
+        assert_eq!(found(OccupancyLimit::SharedMemory, KernelCategory::Reduction, 1.0), [], "a persistent kernel");
     }
 }

@@ -1,11 +1,12 @@
 //! The cost of profiling itself.
 
+use trace::Severity;
 use trace::name_rules::is_work_of_profiler;
-use trace::{FindingRow, Severity};
 
-use crate::finding::{finding, saving};
+use crate::finding::{Found, finding, saving};
 use crate::rank_facts::LEAST_PCT;
 use crate::registry::Context;
+use model::claim::{Claim, Evidence, Quantity, Relation, Value};
 use model::units::{ns, plural, ranks};
 
 kind! {
@@ -16,7 +17,7 @@ kind! {
 }
 
 /// This time is stated as a part of the idle time, and no finding blames the job for it.
-fn profiling_overhead(context: &Context<'_>) -> Option<FindingRow> {
+fn profiling_overhead(context: &Context<'_>) -> Option<Found> {
     let worst = context.ranks.overhead.as_ref()?;
     let by_name = &worst.of_step.by_name;
     let (own, of_driver): (Vec<_>, Vec<_>) = by_name.iter().partition(|(name, _)| is_work_of_profiler(name));
@@ -33,7 +34,10 @@ fn profiling_overhead(context: &Context<'_>) -> Option<FindingRow> {
     let names: Vec<String> = names.iter().map(words).collect();
     let more =
         if worst.steps.len() > 1 { format!("; it matters in steps {}", ranks(&worst.steps)) } else { String::new() };
+    let claim = Claim::new(Quantity::Overhead, Relation::Exceeds, "step_breakdown").of(worst.rank, None);
+    let claim = Claim { evidence: Evidence { step: Some(worst.step), ..claim.evidence.clone() }, ..claim };
     let found = finding(
+        claim.value(Value::Ns(worst.of_step.total_ns)),
         Severity::Info,
         format!(
             "{who} took {} of step {} on rank {} ({:.1} % of {}): {}{more}",
@@ -44,15 +48,12 @@ fn profiling_overhead(context: &Context<'_>) -> Option<FindingRow> {
             ns(worst.wall_ns),
             names.join(", ")
         ),
-        (
-            "step_breakdown",
-            format!(
-                "events of kind overhead; {} of it in idle time of that step (step_breakdown.overhead_ns, which no finding counts as \
-                 idle); on {} of {}; threshold {LEAST_PCT} % of a step (this program's)",
-                ns(worst.idle_ns),
-                worst.on_ranks,
-                plural(worst.of_ranks, "rank")
-            ),
+        format!(
+            "events of kind overhead; {} of it in idle time of that step (step_breakdown.overhead_ns, which no finding counts as \
+             idle); on {} of {}; threshold {LEAST_PCT} % of a step (this program's)",
+            ns(worst.idle_ns),
+            worst.on_ranks,
+            plural(worst.of_ranks, "rank")
         ),
         "times of these steps are too long by this; the driver's part also occurs without a profiler, when functions are first \
          used: record more warm-up steps, so that both happen before the active ones",
@@ -74,15 +75,15 @@ mod tests {
     const MS: i64 = 1_000_000;
 
     /// The finding for ranks with two steps of 100 ms, and overhead of these names and milliseconds in the first.
-    fn found(ranks: &[&[(&str, i64)]]) -> Option<FindingRow> {
+    fn found(ranks: &[&[(&str, i64)]]) -> Option<trace::FindingRow> {
         let parts: Vec<RankPart> = (0..).zip(ranks).map(|(rank, names)| part(rank, names)).collect();
         let breakdown: Vec<StepBreakdownRow> = (0..).zip(ranks).flat_map(|(rank, _)| steps(rank)).collect();
         found_in(&parts, &breakdown)
     }
 
-    fn found_in(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Option<FindingRow> {
+    fn found_in(parts: &[RankPart], breakdown: &[StepBreakdownRow]) -> Option<trace::FindingRow> {
         let ranks = OfRanks::of(parts, breakdown);
-        profiling_overhead(&Context::new(&Analysis::default(), &Options::default(), &ranks))
+        profiling_overhead(&Context::new(&Analysis::default(), &Options::default(), &ranks)).map(|found| found.row)
     }
 
     fn steps(rank: i32) -> [StepBreakdownRow; 2] {

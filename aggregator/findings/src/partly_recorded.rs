@@ -1,9 +1,10 @@
 //! Periods in which recording was off.
 
-use trace::{FindingRow, Severity};
+use trace::Severity;
 
-use crate::finding::finding;
+use crate::finding::{Found, finding};
 use crate::registry::Context;
+use model::claim::{Claim, Quantity, Relation};
 
 kind! {
     /// Recording was off during a part of the program.
@@ -11,7 +12,7 @@ kind! {
 }
 
 /// If recording was off all the time, the verdict has that as its reason.
-fn partly_recorded(context: &Context<'_>) -> Option<FindingRow> {
+fn partly_recorded(context: &Context<'_>) -> Option<Found> {
     const NAMED: usize = 4;
     let facts = &context.analysis.facts;
     let pauses = &facts.recording_was_off;
@@ -19,9 +20,10 @@ fn partly_recorded(context: &Context<'_>) -> Option<FindingRow> {
         let rest = pauses.len().saturating_sub(NAMED);
         let rest = if rest > 0 { format!("; and {rest} more like these") } else { String::new() };
         finding(
+            Claim::new(Quantity::Recorded, Relation::Below, "counters"),
             Severity::Info,
             "part of the program was not recorded: recording was off for some of the time".into(),
-            ("counters", format!("{}{rest}", pauses[..pauses.len().min(NAMED)].join("; "))),
+            format!("{}{rest}", pauses[..pauses.len().min(NAMED)].join("; ")),
             "counts and totals cover the recorded part only; --paused, --delay, --duration and rankscope ctl choose that part",
         )
     })

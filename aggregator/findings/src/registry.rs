@@ -19,9 +19,11 @@ macro_rules! kind {
     };
 }
 
+#[cfg(test)]
 use trace::FindingRow;
 
 use crate::devices::{Devices, devices_of};
+use crate::finding::Found;
 use crate::rank_facts::OfRanks;
 use model::analysis::Analysis;
 use model::limits::Limits;
@@ -37,7 +39,7 @@ pub struct FindingKind {
     /// Whether it makes other numbers invalid. Such findings come first.
     pub(crate) invalidates: bool,
     /// Looks for it.
-    pub(crate) find: fn(&Context<'_>) -> Vec<FindingRow>,
+    pub(crate) find: fn(&Context<'_>) -> Vec<Found>,
 }
 
 /// The data that every finding reads.
@@ -61,14 +63,16 @@ impl<'a> Context<'a> {
 
 impl FindingKind {
     /// The findings of this kind.
-    pub(crate) fn found(&self, context: &Context<'_>) -> Vec<FindingRow> {
-        let mut rows = (self.find)(context);
-        for row in &mut rows {
-            row.id = self.id.into();
+    pub(crate) fn found(&self, context: &Context<'_>) -> Vec<Found> {
+        let mut all = (self.find)(context);
+        for found in &mut all {
+            found.claim.by = self.id;
+            found.row.id = self.id.into();
             // The named device may have longer steps than the median one.
-            row.saving_ns = row.saving_ns.map(|ns| ns.min(context.analysis.verdict.step_ns.unwrap_or(ns)));
+            let step_ns = context.analysis.verdict.step_ns;
+            found.row.saving_ns = found.row.saving_ns.map(|ns| ns.min(step_ns.unwrap_or(ns)));
         }
-        rows
+        all
     }
 
     /// The findings in tables alone, with the default options.
@@ -79,6 +83,7 @@ impl FindingKind {
 
     #[cfg(test)]
     pub(crate) fn within(&self, analysis: &Analysis, options: &Options) -> Vec<FindingRow> {
-        self.found(&Context::new(analysis, options, &OfRanks::default()))
+        let found = self.found(&Context::new(analysis, options, &OfRanks::default()));
+        found.into_iter().map(|found| found.row).collect()
     }
 }

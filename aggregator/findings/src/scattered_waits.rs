@@ -1,11 +1,12 @@
 //! Long waits for which the verdict names no rank.
 
-use trace::{FindingRow, Severity};
+use trace::Severity;
 
-use crate::finding::{finding, saving};
+use crate::finding::{Found, finding, saving};
 use crate::headline::SCATTERED_WAITS_PCT;
 use crate::registry::Context;
 use model::analysis::VerdictKind;
+use model::claim::{Claim, Part, Quantity, Relation, Value};
 
 kind! {
     /// Ranks wait, but for different ranks in different steps.
@@ -14,7 +15,7 @@ kind! {
     SCATTERED_WAITS: "scattered-waits", by scattered_waits
 }
 
-fn scattered_waits(context: &Context<'_>) -> Option<FindingRow> {
+fn scattered_waits(context: &Context<'_>) -> Option<Found> {
     let analysis = context.analysis;
     let verdict = &analysis.verdict;
     let wait_ns = verdict.exposed_wait_ns.unwrap_or(0) as f64;
@@ -26,10 +27,12 @@ fn scattered_waits(context: &Context<'_>) -> Option<FindingRow> {
         );
         // Without any wait, the rank that waits most needs its step less its waits.
         let most_ns = analysis.tables.stragglers.iter().map(|row| row.suffered_wait_ns).max().unwrap_or(0);
+        let claim = Claim::new(Quantity::Wait, Relation::Exceeds, "stragglers").value(Value::Ns(most_ns));
         let found = finding(
+            claim.explains(Part::Wait, most_ns),
             Severity::Warning,
             verdict.sentence.clone(),
-            ("stragglers", evidence),
+            evidence,
             verdict.action.as_deref().unwrap_or("record more steps"),
         );
         saving(most_ns, found)

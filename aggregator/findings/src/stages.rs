@@ -12,12 +12,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{FindingRow, Level, Severity};
+use trace::{Level, Severity};
 
-use crate::finding::{finding, saving, step_rows};
+use crate::finding::{Found, finding, saving, step_rows};
 use crate::headline::{Place, share_of_step};
 use crate::registry::Context;
 use model::analysis::{Analysis, Verdict, VerdictKind};
+use model::claim::{Claim, Part, Quantity, Relation, Value};
 use model::stats::lower_median;
 use model::units::{ns, ranks_named};
 use topology::same_work::pipeline_stages;
@@ -97,7 +98,7 @@ fn works(stages: &[BTreeSet<i32>], analysis: &Analysis) -> Option<Vec<i64>> {
     stages.iter().map(of_stage).collect()
 }
 
-fn imbalance(context: &Context<'_>) -> Option<FindingRow> {
+fn imbalance(context: &Context<'_>) -> Option<Found> {
     longer(context.analysis).map(|longer| longer.finding())
 }
 
@@ -109,7 +110,7 @@ impl Longer {
         ranks
     }
 
-    fn finding(&self) -> FindingRow {
+    fn finding(&self) -> Found {
         let (these, work) = match self.stages.len() {
             1 => ("stage", "works"),
             _ => ("stages", "work up to"),
@@ -132,7 +133,10 @@ impl Longer {
             }
             _ => "move layers to other stages; if there are no more layers than in these, look at the devices",
         };
-        saving(self.saving_ns, finding(Severity::Warning, title, ("step_breakdown", evidence), suggestion))
+        let claim = Claim::new(Quantity::StageWork, Relation::Exceeds, "step_breakdown").of_ranks(&self.ranks());
+        let excess_ns = self.work_ns - self.usual_ns;
+        let claim = claim.value(Value::Ns(excess_ns)).explains(Part::Work, excess_ns);
+        saving(self.saving_ns, finding(claim, Severity::Warning, title, evidence, suggestion))
     }
 }
 
@@ -147,7 +151,7 @@ pub fn take_headline(analysis: &mut Analysis) {
     };
     let Some(longer) = longer(analysis).filter(|_| names_no_rank) else { return };
     let (ranks, step_ns) = (longer.ranks(), verdict.step_ns);
-    let finding = longer.finding();
+    let finding = longer.finding().row;
     let share = share_of_step(longer.saving_ns, step_ns);
     let place = Place::of(&ranks, &analysis.facts.identities);
     let place = place.map_or(String::new(), |place| format!(" They are {}, which may be slow.", place.all_ranks()));
@@ -172,7 +176,7 @@ pub fn take_headline(analysis: &mut Analysis) {
 /// The least idle time by the schedule, in percent of a step.
 const LEAST_BUBBLE_PCT: f64 = 10.0;
 
-fn bubble(context: &Context<'_>) -> Option<FindingRow> {
+fn bubble(context: &Context<'_>) -> Option<Found> {
     let analysis = context.analysis;
     let stages = stages(analysis)?;
     let rows = &analysis.tables.pipeline;
@@ -191,7 +195,8 @@ fn bubble(context: &Context<'_>) -> Option<FindingRow> {
         "bubble_ns and step_ns, lower medians over ranks and steps; threshold {LEAST_BUBBLE_PCT} % of a step (this program's)"
     );
     let suggestion = "more microbatches in a step, or an interleaved schedule, make the bubble smaller";
-    Some(finding(Severity::Info, title, ("pipeline", evidence), suggestion))
+    let claim = Claim::new(Quantity::Bubble, Relation::Exceeds, "pipeline").value(Value::Ns(bubble_ns));
+    Some(finding(claim, Severity::Info, title, evidence, suggestion))
 }
 
 /// The stages of a pipeline; `None` if there are not several.

@@ -5,6 +5,7 @@
 //! * [`intervals`], [`stats`], [`units`], [`in_order`] and [`protobuf`] know no trace.
 
 pub mod analysis;
+pub mod claim;
 pub mod clock_choice;
 pub mod communication;
 pub mod error;

@@ -265,7 +265,7 @@ fn conclude(
     tables.omissions = omissions;
     tables.rank_groups = rank_groups(&tables, &facts);
     let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
-    let mut analysis = Analysis { facts, verdict, tables };
+    let mut analysis = Analysis { facts, verdict, tables, ..Analysis::default() };
     add_findings(&mut analysis, options, &of_parts);
     headline::take_top_finding(&mut analysis);
     stages::take_headline(&mut analysis);

@@ -213,7 +213,7 @@ fn without_a_verdict_the_first_finding_is_the_headline() {
     let headline = |facts: &Facts, findings: Vec<FindingRow>| {
         let tables = Tables { findings, ..Tables::default() };
         let verdict = verdict(&tables, &Found::default(), facts, &Thresholds::default());
-        let mut analysis = Analysis { facts: facts.clone(), verdict, tables };
+        let mut analysis = Analysis { facts: facts.clone(), verdict, tables, ..Analysis::default() };
         take_top_finding(&mut analysis);
         assert_eq!(analysis.verdict.finding.is_some(), analysis.verdict.title == "TOP FINDING");
         (analysis.headlines_finding(), analysis.verdict.sentence)

@@ -16,8 +16,6 @@ const OF_LEFT_OUT: [&str; 2] = ["counters", "omissions"];
 #[derive(Debug)]
 pub(crate) struct FindingView {
     pub(crate) severity: String,
-    /// The predicted saving.
-    pub(crate) saving: Option<String>,
     pub(crate) title: String,
     pub(crate) evidence: String,
     pub(crate) suggestion: String,
@@ -34,7 +32,6 @@ pub(crate) fn findings(analysis: &Analysis, sections: &[SectionView]) -> Vec<Fin
         let (link, title) = drawn.map_or(LEFT_OUT, |section| (section.id, section.title));
         FindingView {
             severity: row.severity.to_string(),
-            saving: analysis.saving(row),
             title: visible_sentence(&row.title),
             evidence: visible_sentence(&row.evidence),
             suggestion: visible_sentence(&row.suggestion),

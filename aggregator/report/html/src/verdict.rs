@@ -19,7 +19,7 @@ pub(crate) fn answers(analysis: &Analysis) -> Vec<(&'static str, String)> {
     };
     let top = analysis.tables.findings.iter().max_by_key(|row| row.saving_ns);
     let of_finding = top.filter(|_| v.kind == VerdictKind::Balanced);
-    let of_finding = of_finding.map(|row| format!("nothing about a single rank; the largest finding: {}", row.title));
+    let of_finding = of_finding.map(|row| format!("{}, because {}", row.suggestion, row.title));
     let action = v.action.clone().or(of_finding);
     let lines = [
         ("machine", machine),

@@ -6,6 +6,7 @@
 //!   "version": 1,                      raised if a key is removed or changes its meaning; new keys may appear
 //!   "facts":   { the input: ranks, steps, rows read, rows lost },
 //!   "verdict": { "kind": "cause" | "undecided" | "balanced" | "hung" | "nothing", "rank", "step_delay_ns", …, "sentence" },
+//!   "claims":  [ { what the verdict and a finding say, as data }, … ],
 //!   "summarised": null, or the ranks that are shown and the tables that do not have all rows
 //!   "tables":  { "<table>": [ { "<column>": value, … }, … ], … }
 //! }
@@ -21,6 +22,7 @@ use serde::Serialize;
 use trace::Shortened;
 
 use model::analysis::{Analysis, Facts, Tables, Verdict};
+use model::claim::Claim;
 use model::error::Error;
 use model::shown_ranks::ShownRanks;
 
@@ -33,6 +35,7 @@ struct Document<'a> {
     version: u32,
     facts: &'a Facts,
     verdict: &'a Verdict,
+    claims: &'a [Claim],
     summarised: Option<Summarised>,
     tables: &'a Tables,
 }
@@ -67,13 +70,14 @@ pub fn render(analysis: &Analysis, most: usize, out: impl Write) -> Result<(), E
     facts.identities.retain(|identity| shown.has(identity.rank));
     let sentence = format!("{sentence} --full prints all rows, and the Parquet tables of analysis/ have them.");
     let summarised = Summarised { sentence, ranks: only.iter().copied().collect(), tables: shortened };
-    let excerpt = Analysis { facts, verdict: analysis.verdict.clone(), tables };
+    let excerpt = Analysis { facts, verdict: analysis.verdict.clone(), claims: analysis.claims.clone(), tables };
     write(&excerpt, Some(summarised), out)
 }
 
 fn write(analysis: &Analysis, summarised: Option<Summarised>, mut out: impl Write) -> Result<(), Error> {
-    let Analysis { facts, verdict, tables } = analysis;
-    let document = Document { format: "rankscope.analysis", version: VERSION, facts, verdict, summarised, tables };
+    let Analysis { facts, verdict, claims, tables } = analysis;
+    let document =
+        Document { format: "rankscope.analysis", version: VERSION, facts, verdict, claims, summarised, tables };
     serde_json::to_writer_pretty(&mut out, &document)?;
     writeln!(out)?;
     out.flush()?;
@@ -86,6 +90,7 @@ mod tests {
 
     use super::*;
     use model::analysis::VerdictKind;
+    use model::claim::{Quantity, Relation};
 
     /// An analysis with one empty row in every table, so that every key appears.
     fn shape() -> Analysis {
@@ -94,6 +99,7 @@ mod tests {
         Analysis {
             facts: Facts { run_id: "run".into(), ranks: vec![0, 1], ..Facts::default() },
             verdict: Verdict { kind: VerdictKind::Balanced, ..Verdict::default() },
+            claims: vec![Claim::new(Quantity::Balance, Relation::Is, "stragglers")],
             tables,
         }
     }

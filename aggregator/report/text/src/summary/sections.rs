@@ -246,8 +246,7 @@ pub(super) fn findings(text: &mut String, analysis: &Analysis, terminal: &Termin
     }
     heading(text, "Findings", "the largest saving first, each with what to do; --json prints the evidence", terminal);
     for finding in findings.iter().take(terminal.rows()) {
-        let saving = analysis.saving(finding).map_or(String::new(), |words| format!(" ({words})"));
-        sentence(text, &format!("{}{saving}: {} → {}", finding.severity, finding.title, finding.suggestion), terminal);
+        sentence(text, &format!("{}: {} → {}", finding.severity, finding.title, finding.suggestion), terminal);
     }
     not_shown(text, findings.len().saturating_sub(terminal.rows()), "finding", terminal);
 }

@@ -1,0 +1,231 @@
+//! Laws that hold for what every answer says, on every input that there is and on drawn jobs.
+//!
+//! They are tested on claims and tables and never on words:
+//!
+//! ```text
+//!   unknown is no zero     a claim about a quantity that few rows know says that it is unknown; a length is not negative, a share is
+//!                          0 to 100 %, an interval is not inverted
+//!   no contradiction       no two shown claims exclude each other or explain the same time, and the verdict yields to nothing
+//!   evidence               the rows that a claim names are in its table
+//!   sums                   the parts of a step are its length
+//! ```
+
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fixtures::data::{places, real_traces};
+use fixtures::simulator::{all as scenarios, find, simulate, write};
+use formats::format::OpenOptions;
+use formats::input::{Input, resolve};
+use formats::run_source::RunSource;
+use model::analysis::Analysis;
+use model::claim::exclusions::contradictions;
+use model::claim::{Advice, Claim};
+use model::options::Options;
+use serde_json::Value;
+use trace::StepBreakdownRow;
+
+/// What was checked, and what broke a law.
+#[derive(Debug, Default)]
+struct Checked {
+    inputs: usize,
+    claims: usize,
+    broken: Vec<String>,
+}
+
+impl Checked {
+    fn input(&mut self, name: &str, paths: &[PathBuf]) {
+        match analyzed(paths) {
+            Some(analysis) => self.analysis(name, &analysis),
+            None => println!("{name}: no analysis"),
+        }
+    }
+
+    fn analysis(&mut self, name: &str, analysis: &Analysis) {
+        self.inputs += 1;
+        self.claims += analysis.claims.len();
+        let tables = serde_json::to_value(&analysis.tables).unwrap();
+        let laws = [
+            analysis.claims.iter().filter_map(Claim::fault).collect(),
+            contradictions(&analysis.claims),
+            verdicts_that_yield(analysis),
+            comparisons_of_one_rank(analysis),
+            findings_without_claim(analysis),
+            missing_evidence(analysis, &tables),
+            analysis.tables.step_breakdown.iter().filter_map(sums).collect(),
+            impossible_numbers(&tables),
+        ];
+        self.broken.extend(laws.concat().into_iter().map(|broken| format!("{name}: {broken}")));
+    }
+
+    /// Fails with all that broke a law.
+    fn finish(self, what: &str) {
+        println!("{what}: {} inputs, {} claims", self.inputs, self.claims);
+        assert!(self.inputs > 0, "nothing was checked");
+        let shown: Vec<&str> = self.broken.iter().take(40).map(String::as_str).collect();
+        assert!(self.broken.is_empty(), "{} laws are broken:\n{}", self.broken.len(), shown.join("\n"));
+    }
+}
+
+/// The analysis of files or of a run; `None` if it has no rank, which is an answer too.
+fn analyzed(paths: &[PathBuf]) -> Option<Analysis> {
+    let done = |_, _| ();
+    match resolve(paths.to_vec()).ok()? {
+        Input::Run(run) => pipeline::analyze(&RunSource::open(&run).ok()?, &Options::default(), &done).ok(),
+        Input::Files(files) => {
+            pipeline::analyze(&*files.open(OpenOptions::default()).ok()?, &Options::default(), &done).ok()
+        }
+    }
+}
+
+/// The verdict stands at the head of an answer, so nothing may be stronger.
+fn verdicts_that_yield(analysis: &Analysis) -> Vec<String> {
+    let yields = |claim: &&Claim| claim.by == "verdict" && claim.yields_to.is_some();
+    analysis.claims.iter().filter(yields).map(|claim| format!("the verdict yields: {claim:?}")).collect()
+}
+
+fn comparisons_of_one_rank(analysis: &Analysis) -> Vec<String> {
+    let compares = |claim: &&Claim| claim.advice == Advice::CompareRanks && claim.yields_to.is_none();
+    let one = analysis.facts.ranks.len() < 2;
+    analysis.claims.iter().filter(|claim| one && compares(claim)).map(|claim| format!("one rank: {claim:?}")).collect()
+}
+
+/// The findings are the shown claims that are not the verdict's, in their order.
+fn findings_without_claim(analysis: &Analysis) -> Vec<String> {
+    let shown = analysis.claims.iter().filter(|claim| claim.yields_to.is_none() && claim.by != "verdict");
+    let (claims, rows): (Vec<&str>, Vec<&str>) =
+        (shown.map(|claim| claim.by).collect(), analysis.tables.findings.iter().map(|row| &*row.id).collect());
+    if claims == rows { Vec::new() } else { vec![format!("findings {rows:?} of claims {claims:?}")] }
+}
+
+/// Claims whose evidence is in no row of their table.
+fn missing_evidence(analysis: &Analysis, tables: &Value) -> Vec<String> {
+    // Tables that are written late, and counters of the recorder, are not among those of an analysis in memory.
+    let table_of = |claim: &Claim| tables.get(claim.evidence.table).and_then(Value::as_array);
+    let lacks = |claim: &&Claim| {
+        let evidence = &claim.evidence;
+        table_of(claim).is_some_and(|rows| {
+            let has = |row: &Value| {
+                let is = |column: &str, wanted: Option<Value>| {
+                    wanted.is_none_or(|wanted| row.get(column).is_none_or(|found| *found == wanted))
+                };
+                is("rank", evidence.rank.map(Value::from))
+                    && is("device_id", evidence.device_id.map(Value::from))
+                    && is("step", evidence.step.map(Value::from))
+                    && is("name", evidence.name.clone().map(Value::from))
+            };
+            !rows.iter().any(has)
+        })
+    };
+    analysis.claims.iter().filter(lacks).map(|claim| format!("no row shows {claim:?}")).collect()
+}
+
+/// What is wrong with the parts of a step.
+fn sums(row: &StepBreakdownRow) -> Option<String> {
+    let parts = [row.compute_ns, row.overlap_ns, row.exposed_comm_ns, row.memory_ns, row.idle_ns];
+    let is_whole = parts.iter().sum::<i64>() == row.wall_ns && parts.iter().all(|part| *part >= 0);
+    let known = row.overhead_ns >= 0 && row.unknown_ns >= 0 && row.overhead_ns + row.unknown_ns <= row.idle_ns;
+    let waits = row.exposed_wait_ns.is_none_or(|wait| (0..=row.exposed_comm_ns).contains(&wait));
+    (!(is_whole && known && waits)).then(|| format!("the parts are not the step: {row:?}"))
+}
+
+/// Shares beyond 0 to 100 %, and inverted intervals.
+fn impossible_numbers(tables: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for (table, rows) in tables.as_object().unwrap() {
+        for row in rows.as_array().unwrap() {
+            let row = row.as_object().unwrap();
+            let number = |column: &str| row.get(column).and_then(Value::as_f64);
+            for (column, value) in row.iter().filter_map(|(column, value)| Some((column, value.as_f64()?))) {
+                // Work beyond the stated peak, and growth, are more than 100 %.
+                let is_share = column.ends_with("_pct") && !column.contains("peak") && !column.contains("change");
+                if is_share && !(-1e-6..=100.0 + 1e-6).contains(&value) {
+                    found.push(format!("{table}.{column} is {value}"));
+                }
+                let high = column.contains("_low_").then(|| number(&column.replace("_low_", "_high_"))).flatten();
+                if high.is_some_and(|high| high < value) {
+                    found.push(format!("{table}.{column}: {value} to {high:?}"));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn folders(place: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.retain(|path| path.is_dir());
+    all.sort();
+    all
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// A place for the files of drawn jobs.
+fn scratch(name: &str) -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("laws").join(name);
+    let _ = fs::remove_dir_all(&place);
+    fs::create_dir_all(&place).unwrap();
+    place
+}
+
+fn simulated(checked: &mut Checked, scenario: &str, seed: u64) {
+    let job = find(scenario).unwrap().job(seed);
+    let place = scratch(&format!("{scenario}-{seed}"));
+    write(&job, &simulate(&job, seed).unwrap(), &place).unwrap();
+    checked.input(&format!("{scenario} {seed}"), std::slice::from_ref(&place));
+    fs::remove_dir_all(&place).unwrap();
+}
+
+/// Invariant (sentences): No two claims of an answer exclude each other or explain the same time, none is about a quantity that few
+/// rows know, each has its evidence, and the parts of a step are its length.
+#[test]
+fn the_small_inputs_keep_the_laws() {
+    let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/inputs");
+    let mut checked = Checked::default();
+    for folder in folders(&inputs).into_iter().chain(folders(&places()[0])) {
+        checked.input(&name(&folder), std::slice::from_ref(&folder));
+    }
+    checked.finish("small inputs");
+}
+
+/// `RANKSCOPE_LAW_JOBS` is the number of drawn jobs.
+#[test]
+fn drawn_jobs_keep_the_laws() {
+    let drawn: u64 = env::var("RANKSCOPE_LAW_JOBS").ok().and_then(|number| number.parse().ok()).unwrap_or(24);
+    let mut checked = Checked::default();
+    const FAMILIES: [&str; 3] = ["random-clean", "random-slow", "random-clocks"];
+    for seed in 0..drawn {
+        simulated(&mut checked, FAMILIES[(seed % 3) as usize], seed);
+    }
+    let kinds: BTreeSet<&str> = scenarios().iter().map(|scenario| scenario.kind).collect();
+    for kind in kinds {
+        let all = scenarios();
+        let of_kind = all.iter().filter(|scenario| scenario.kind == kind);
+        let most = if drawn > 100 { usize::MAX } else { 1 };
+        of_kind.take(most).for_each(|scenario| simulated(&mut checked, scenario.name, 1));
+    }
+    checked.finish("drawn jobs");
+}
+
+#[test]
+#[ignore = "reads real traces"]
+fn real_and_public_inputs_keep_the_laws() {
+    let data = real_traces();
+    let mut checked = Checked::default();
+    for folder in folders(&data.join("../public")) {
+        checked.input(&name(&folder), &[folder.join("input")]);
+    }
+    for place in ["kineto", "nd", "nsys", "straggler", "xplane", "../truth"] {
+        for folder in folders(&data.join(place)) {
+            checked.input(&name(&folder), std::slice::from_ref(&folder));
+        }
+    }
+    checked.finish("real and public inputs");
+}
