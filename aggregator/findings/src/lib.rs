@@ -37,6 +37,7 @@ pub mod slow_kernels;
 pub mod stages;
 mod straggler;
 mod sync_stalls;
+pub mod unmarked_steps;
 
 use std::cmp::Reverse;
 
@@ -80,6 +81,7 @@ pub static FINDINGS: &[&FindingKind] = &[
     &narrow_kernels::NARROW_KERNELS,
     &full_queue::FULL_LAUNCH_QUEUE,
     &first_steps::SLOW_FIRST_STEPS,
+    &unmarked_steps::UNMARKED_STEPS,
 ];
 
 /// Adds the findings to an analysis, and names the one that states its verdict. Those that make numbers invalid come first,

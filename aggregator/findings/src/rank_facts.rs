@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::name_rules::is_work_of_profiler;
-use trace::{DeviceRow, StepBreakdownRow, Text};
+use trace::{DeviceRow, RecurringRangeRow, StepBreakdownRow, Text};
 
 use crate::finding::share;
 use measure::communication::{CommunicationEvidence, Suspect};
@@ -19,6 +19,10 @@ pub struct OfRanks {
     pub(crate) suspects: Suspects,
     /// The cost of profiling, if it matters.
     pub(crate) overhead: Option<Overhead>,
+    /// Whether a rank marks steps.
+    pub(crate) have_marked_steps: bool,
+    /// Regular expressions of ranges that may be the steps, the longest ranges first.
+    pub(crate) may_be_steps: Vec<String>,
 }
 
 impl OfRanks {
@@ -29,8 +33,20 @@ impl OfRanks {
             memory_bytes: parts.iter().flat_map(|part| &part.devices).filter_map(device).collect(),
             suspects: Suspects::of(parts.iter().map(|part| (part.outline.info.rank, &part.communication))),
             overhead: Overhead::of(parts, breakdown),
+            have_marked_steps: parts.iter().any(|part| part.has_marked_steps),
+            may_be_steps: may_be_steps(parts),
         }
     }
+}
+
+/// Ranges without marked steps that recur equally often on all ranks, the longest first.
+fn may_be_steps(parts: &[RankPart]) -> Vec<String> {
+    let Some((first, others)) = parts.split_first() else { return Vec::new() };
+    let recurs = |row: &&RecurringRangeRow| {
+        let same = |other: &RecurringRangeRow| (&other.pattern, other.calls) == (&row.pattern, row.calls);
+        others.iter().all(|part| part.recurring.iter().any(same))
+    };
+    first.recurring.iter().filter(recurs).map(|row| row.pattern.to_string()).collect()
 }
 
 /// The kernels of all ranks that may communicate.

@@ -13,6 +13,7 @@ use crate::modules::module_stats;
 use crate::overhead::overhead_of_steps;
 use crate::own_time::{self, OwnTime};
 use crate::part::RankPart;
+use crate::recurring::recurring_ranges;
 use crate::select_steps::select_steps;
 use crate::step_flops::step_flops;
 use model::intervals::Interval;
@@ -28,6 +29,8 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     if let Some(marker) = &options.step_marker {
         mark_steps(&mut data, marker);
     }
+    let recurring = recurring_ranges(&data);
+    let has_marked_steps = !data.outline.steps.is_empty();
     let marked_steps = active_numbers(&data.outline.steps);
     one_step_if_none(&mut data);
     options.communication.decide(&mut data);
@@ -75,9 +78,11 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         tables: Some(Box::new(tables)),
         overhead,
         communication,
+        recurring,
         straggler: Some(Box::new(straggler)),
         recorded_steps,
         has_selected_time,
+        has_marked_steps,
         buckets: data.buckets,
         devices: data.devices,
         counters: data.counters,

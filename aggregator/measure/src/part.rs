@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use trace::{BucketRow, CounterRow, DeviceRow, OmissionRow, Tables};
+use trace::{BucketRow, CounterRow, DeviceRow, OmissionRow, RecurringRangeRow, Tables};
 
 use crate::communication::CommunicationEvidence;
 use crate::overhead::StepOverhead;
@@ -22,6 +22,8 @@ pub struct RankPart {
     pub recorded_steps: Vec<i32>,
     /// Whether the selected time has a part of the recording.
     pub has_selected_time: bool,
+    /// Whether it marks steps. Else its whole recording is one.
+    pub has_marked_steps: bool,
     /// Gradient buckets.
     pub buckets: Vec<BucketRow>,
     /// Devices.
@@ -35,6 +37,8 @@ pub struct RankPart {
     pub overhead: BTreeMap<i32, StepOverhead>,
     /// How its communication was recognised.
     pub communication: CommunicationEvidence,
+    /// Ranges that may be its steps; none if it has marked steps.
+    pub recurring: Vec<RecurringRangeRow>,
     /// Own work between collectives, by position in the program. `None` if the reduction reads it later.
     pub straggler: Option<Box<OwnTime>>,
 }

@@ -20,7 +20,7 @@ use align::collective_cost::{fused, instance_row};
 use findings::communication::by_name_alone;
 use findings::headline;
 use findings::slow_kernels::name_slow_devices;
-use findings::{OfRanks, add_findings, stages};
+use findings::{OfRanks, add_findings, stages, unmarked_steps};
 use hang::unfinished::unfinished;
 use measure::by_name::{compare_kernels, compare_ops};
 use measure::map::map_rank;
@@ -269,6 +269,7 @@ fn conclude(
     add_findings(&mut analysis, options, &of_parts);
     headline::take_top_finding(&mut analysis);
     stages::take_headline(&mut analysis);
+    unmarked_steps::take_action(&mut analysis, &of_parts, &options.thresholds);
     findings::hang::take_headline(&mut analysis, options.thresholds.min_steps);
     (analysis, clocks)
 }

@@ -34,6 +34,8 @@ tables! {
         recorded_steps: Option<Vec<i32>>,
         /// Whether the selected time has a part of the recording.
         has_selected_time: bool,
+        /// Whether it marks steps.
+        has_marked_steps: bool,
         /// Time of all kernels that communicate.
         comm_kernels_ns: i64,
     }
@@ -62,6 +64,18 @@ tables! {
         suspect_overlap_ns: Option<i64>,
         /// Time from the first to the last row of the suspect's device.
         suspect_device_ns: Option<i64>,
+    }
+
+    /// One row per range of a rank without marked steps that may be its steps.
+    recurring_ranges: RecurringRangeRow / RecurringRangeBuilder / RecurringRangeView; {
+        /// Global rank.
+        rank: i32,
+        /// Regular expression of its name.
+        pattern: Text,
+        /// Number of calls.
+        calls: i64,
+        /// Mean length of a call.
+        mean_ns: i64,
     }
 
     /// One row per step with work of the profiler or the driver, and one per name of that work.

@@ -6,8 +6,8 @@ use std::vec::IntoIter;
 
 use trace::{
     BucketRow, ClockSampleRow, CollectiveRow, CommEvidenceRow, CommRow, CounterRow, DeviceRow, MappedCollectiveRow,
-    MappedRankRow, OwnRangeRow, OwnStepRow, OwnStretchRow, OwnTimeRow, PathCutRow, PathStepRow, StepOverheadRow,
-    StepRow, TableRows, Tables,
+    MappedRankRow, OwnRangeRow, OwnStepRow, OwnStretchRow, OwnTimeRow, PathCutRow, PathStepRow, RecurringRangeRow,
+    StepOverheadRow, StepRow, TableRows, Tables,
 };
 
 use measure::communication::{CommunicationEvidence, Suspect};
@@ -77,6 +77,7 @@ part_rows! {
     devices: DeviceRow,
     counters: CounterRow,
     comm_evidence: CommEvidenceRow,
+    recurring_ranges: RecurringRangeRow,
     step_overhead: StepOverheadRow,
     own_time: OwnTimeRow,
     own_stretches: OwnStretchRow,
@@ -107,12 +108,14 @@ impl PartRows {
             rows,
             recorded_steps,
             has_selected_time,
+            has_marked_steps,
             buckets,
             devices,
             counters,
             tables,
             overhead,
             communication,
+            recurring,
             straggler,
         } = part;
         let RankOutline { info, collectives, steps, comms, clock_samples, recorded_ns, has_device_rows } = outline;
@@ -131,6 +134,7 @@ impl PartRows {
             rows: rows as i64,
             recorded_steps: Some(recorded_steps),
             has_selected_time,
+            has_marked_steps,
             comm_kernels_ns: communication.total_ns,
         });
         for collective in collectives {
@@ -145,6 +149,7 @@ impl PartRows {
         self.devices.extend(devices);
         self.counters.extend(counters);
         self.push_evidence(rank, communication);
+        self.recurring_ranges.extend(recurring);
         for (step, StepOverhead { total_ns, by_name }) in overhead {
             self.step_overhead.push(StepOverheadRow { rank, step, name: None, calls: 0, total_ns });
             let of_name = |(name, (calls, total_ns))| StepOverheadRow { rank, step, name: Some(name), calls, total_ns };
@@ -354,12 +359,14 @@ impl Remaining {
             rows: row.rows.max(0) as u64,
             recorded_steps: row.recorded_steps.unwrap_or_default(),
             has_selected_time: row.has_selected_time,
+            has_marked_steps: row.has_marked_steps,
             buckets: rows_of(&mut self.buckets, rank),
             devices: rows_of(&mut self.devices, rank),
             counters: rows_of(&mut self.counters, rank),
             tables: None,
             overhead: self.overhead(rank),
             communication,
+            recurring: rows_of(&mut self.recurring_ranges, rank),
             straggler: None,
         }
     }

@@ -206,10 +206,7 @@ fn a_second_run_of_the_same_steps_gets_other_numbers() {
         put(dir.path(), &format!("rank{rank}.2.json"), trace(1200 + rank, 60_000_000, 3));
     }
     let said = found(dir.path()).1;
-    assert_eq!(
-        said,
-        ["windows of the profiler: 1 (steps 3–5, 2 ranks), 2 (steps 3–5, counted as 6–8 here, 2 ranks)"]
-    );
+    assert_eq!(said, ["windows of the profiler: 1 (steps 3–5, 2 ranks), 2 (steps 3–5, counted as 6–8 here, 2 ranks)"]);
 }
 
 #[test]
