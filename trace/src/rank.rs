@@ -8,6 +8,8 @@ mod launches;
 mod least_bytes;
 mod op_details;
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -122,6 +124,9 @@ pub struct RankOutline {
     pub steps: Vec<StepRow>,
     /// Communicators.
     pub comms: Vec<CommRow>,
+    /// The communicators that have another id in the job, because other ranks give them other names: the id in the trace, and id and
+    /// name in the job. Empty before the ranks are joined.
+    pub comm_ids: BTreeMap<i64, (i64, Text)>,
     /// Clock comparisons.
     pub clock_samples: Vec<ClockSampleRow>,
     /// First start and last end of everything that was read. `None`: nothing was read, or

@@ -10,6 +10,7 @@ use crate::clock::{Clocks, fit, number_by_time};
 use crate::communicators::infer_communicators;
 use crate::matching::match_collectives;
 use crate::p2p_peers::peers_as_ranks;
+use crate::same_members::join_same_members;
 use model::Error;
 use model::analysis::Analysis;
 use model::clock_choice::Choice;
@@ -144,7 +145,8 @@ pub fn load_chosen<T: Send>(
     Ok((loaded, omissions))
 }
 
-/// Turns the peers of loaded ranks into ranks of the job, and finds communicators that no row names. Returns all omissions:
+/// Turns the peers of loaded ranks into ranks of the job, joins groups that have several names, and finds communicators that no row
+/// names. Returns all omissions:
 /// `of_input`, those of the input and of ranks that failed to load, come first.
 pub fn join_outlines(
     outlines: &mut [&mut RankOutline],
@@ -153,6 +155,7 @@ pub fn join_outlines(
 ) -> Vec<OmissionRow> {
     let mut omissions = in_order(of_input);
     let unknown = peers_as_ranks(outlines);
+    join_same_members(outlines);
     omissions.extend(infer_communicators(outlines));
     // Peers excluded by --ranks are expected to be unknown; do not report them.
     if options.ranks.is_none() {

@@ -6,3 +6,4 @@ pub mod collective_cost;
 pub mod communicators;
 pub mod matching;
 pub mod p2p_peers;
+pub mod same_members;

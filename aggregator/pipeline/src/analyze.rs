@@ -5,7 +5,7 @@ use std::path::Path;
 
 use trace::{
     CLOCK_SOURCE, CUT_SOURCE, CounterRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow,
-    StepBreakdownRow,
+    StepBreakdownRow, Text,
 };
 
 use crate::identity::{identify, identity};
@@ -191,6 +191,8 @@ struct Judged {
     found: headline::Found,
     /// The data of the parts that findings need.
     of_parts: OfRanks,
+    /// The communicators that have another id in the job than in the tables of a rank.
+    comm_ids: BTreeMap<i64, (i64, Text)>,
 }
 
 /// Aligns parts and judges their ranks. `of_ranks` are the tables that one rank alone decides, in the order of ranks; those of them
@@ -216,6 +218,7 @@ fn judge_ranks<K>(
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
     omissions.extend(unlisted_ranks(&facts));
     let of_parts = OfRanks::of(&parts, &of_ranks.step_breakdown);
+    let comm_ids = parts.iter().flat_map(|part| part.outline.comm_ids.clone()).collect();
     let mut tables = Tables {
         bucket_timing: bucket_timing(&instances, &rows, &parts, &clocks),
         communicators: communicators(&parts, &rows),
@@ -243,7 +246,7 @@ fn judge_ranks<K>(
     tables.collective_waits = stragglers.waits;
     tables.job_critical_path = stragglers.job_path;
     tables.pipeline = stragglers.pipeline;
-    let judged = Judged { tables, of_ranks, omissions, clocks, facts, found, of_parts };
+    let judged = Judged { tables, of_ranks, omissions, clocks, facts, found, of_parts, comm_ids };
     Ok((judged, kept))
 }
 
@@ -254,8 +257,13 @@ fn conclude(
     is_wanted: &dyn Fn(&str) -> bool,
     options: &Options,
 ) -> (Analysis, Clocks) {
-    let Judged { mut tables, mut of_ranks, mut omissions, clocks, facts, found, of_parts } = judged;
+    let Judged { mut tables, mut of_ranks, mut omissions, clocks, facts, found, of_parts, comm_ids } = judged;
     of_ranks.append(waiting.tables(is_wanted, &mut omissions));
+    for row in &mut of_ranks.exposed_communication {
+        if let Some((comm_id, name)) = row.comm_id.and_then(|comm_id| comm_ids.get(&comm_id)) {
+            (row.comm_id, row.comm_name) = (Some(*comm_id), Some(name.clone()));
+        }
+    }
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);
     tables.clock_fit = clocks.rows().to_vec();

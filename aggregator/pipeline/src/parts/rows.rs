@@ -118,7 +118,9 @@ impl PartRows {
             recurring,
             straggler,
         } = part;
-        let RankOutline { info, collectives, steps, comms, clock_samples, recorded_ns, has_device_rows } = outline;
+        // Ranks are joined when the parts are read again.
+        let RankOutline { info, collectives, steps, comms, comm_ids: _, clock_samples, recorded_ns, has_device_rows } =
+            outline;
         let RankInfo { rank, world_size, host, pid, clock_domain, closed_cleanly, file } = info;
         self.mapped_ranks.push(MappedRankRow {
             rank,
@@ -352,6 +354,7 @@ impl Remaining {
                 collectives,
                 steps: rows_of(&mut self.steps, rank),
                 comms: rows_of(&mut self.comms, rank),
+                comm_ids: BTreeMap::new(),
                 clock_samples: rows_of(&mut self.clock_samples, rank),
                 recorded_ns: row.recorded_start_ns.zip(row.recorded_end_ns),
                 has_device_rows: row.has_device_rows,
