@@ -17,8 +17,10 @@
 //!  device        [k1: a copy of ATen]  [k2: communication]
 //! ```
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use crate::Text;
-use crate::name_rules::{Launched, NameClass};
+use crate::name_rules::{Launched, NameClass, is_known_compute};
 use crate::rank::{Events, Kind, Launches, enclosing};
 
 /// Whether a row communicates by its name and kind, or because its writer says so. A writer that denies it does not know all names.
@@ -72,13 +74,39 @@ impl BelowOperators {
 }
 
 /// Marks the kernels that communicating operators launched, whatever their names. Launches that are not given are collected.
+///
+/// A kernel that is known to compute is left if another kernel has its correlation: a profiler that gives one correlation to two
+/// launches does not tell which of them was the operator's.
 pub fn mark_below_operators(events: &mut Events, names: &[Text], launches: Option<&Launches>) {
     let Some(below) = BelowOperators::find(events, names) else { return };
     let collected = launches.is_none().then(|| Launches::collect(events));
     if let Some(launches) = launches.or(collected.as_ref()) {
-        let rows: Vec<usize> = (0..events.len()).filter(|row| below.launched(events, launches, *row)).collect();
+        let mut rows: Vec<usize> = (0..events.len()).filter(|row| below.launched(events, launches, *row)).collect();
+        let ambiguous = ambiguous(events, names, &rows);
+        rows.retain(|row| !ambiguous.contains(row));
         mark_rows(events, rows);
     }
+}
+
+/// Those of `rows` that are known to compute and share their correlation with another kernel.
+fn ambiguous(events: &Events, names: &[Text], rows: &[usize]) -> FxHashSet<usize> {
+    let mut known: FxHashMap<u32, bool> = FxHashMap::default();
+    let mut computes = |row: &usize| {
+        let name = events.name[*row];
+        *known.entry(name).or_insert_with(|| is_known_compute(&names[name as usize]))
+    };
+    let mut found: FxHashSet<usize> = rows.iter().copied().filter(|row| computes(row)).collect();
+    if found.is_empty() {
+        return found;
+    }
+    let mut kernels: FxHashMap<i64, usize> = found.iter().map(|row| (events.correlation[*row], 0)).collect();
+    for row in (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel) {
+        if let Some(count) = kernels.get_mut(&events.correlation[row]) {
+            *count += 1;
+        }
+    }
+    found.retain(|row| kernels.get(&events.correlation[*row]).is_some_and(|count| *count > 1));
+    found
 }
 
 #[cfg(test)]
@@ -129,6 +157,15 @@ mod tests {
             (Kernel, "not launched", None, NONE),
         ];
         assert_eq!(marked(&rows), [13, 17]);
+        // Two kernels of one launch: the product is not known to be its work.
+        let alone = [
+            (CpuOp, "vllm::all_reduce", None, NONE),
+            (Runtime, "cudaLaunchKernel", Some(0), 1),
+            (Kernel, "ampere_sgemm", None, 1),
+        ];
+        assert_eq!(marked(&alone), [2]);
+        let [op, launch, product] = alone;
+        assert_eq!(marked(&[op, launch, product, (Kernel, "ncclDevKernel", None, 1)]), [3]);
         // Without communicating operators nothing is examined.
         assert!(BelowOperators::find(&Events::default(), &["aten::mm".into(), "nccl".into()]).is_none());
     }
