@@ -165,6 +165,13 @@ impl Case {
         too_few || is_likely
     }
 
+    /// Whether the excess is so far outside the usual variation that the rank cannot be called even with the others, though it is no
+    /// cause: it may show in too few steps, or stand among ranks that differ as much.
+    fn is_far_outside(&self, t: &Thresholds) -> bool {
+        let far = |own: &Deviation| own.z().is_some_and(|z| z >= 2.0 * t.min_z);
+        self.own.is_some_and(|own| own.effect_ns >= self.min_effect_ns && far(&own))
+    }
+
     /// The reason for the excess. `None` if neither operators nor device work were recorded. Whether the device itself is slow is
     /// decided later, when its kernels are compared.
     pub(super) fn reason(&self, basis: Option<StandsOn>) -> Option<Reason> {
@@ -328,6 +335,7 @@ pub(super) fn judge(cases: &[Case], bases: &[Option<StandsOn>], hidden_ns: &[i64
             () if case.own.is_none() && case.is_undecided(t) => (Verdict::Undecided, None),
             () if case.is_undecided(t) && case.has_cost(None, 0, t) => (Verdict::Undecided, Some(StandsOn::Stretch)),
             () if has_cause && waits_enough => (Verdict::Victim, None),
+            () if case.is_far_outside(t) && case.has_cost(None, 0, t) => (Verdict::Undecided, Some(StandsOn::Stretch)),
             () => (Verdict::Ok, None),
         }
     };
