@@ -7,7 +7,7 @@ use crate::nsys::database::Cells;
 use crate::nsys::mpi::{MpiCall, Operation};
 use crate::nsys::nccl::{Call, CallKind};
 use crate::nsys::rows::Loader;
-use crate::nsys::tables::{MPI, MPI_COLLECTIVES, OVERHEAD};
+use crate::nsys::tables::{MPI, MPI_COLLECTIVES, NVTX, OVERHEAD};
 use crate::nsys::wanted::THREAD_BITS;
 use crate::rows::Added;
 use model::Kind;
@@ -37,7 +37,7 @@ impl Loader<'_> {
     /// Reads what the threads of the process did.
     pub(super) fn host(&mut self) {
         self.calls_of_cuda();
-        self.ranges();
+        NVTX.into_iter().for_each(|table| self.ranges(table));
         self.calls_of_mpi();
         let overhead = [&COMMON[..], &["nameId"]].concat();
         for table in OVERHEAD {
@@ -106,9 +106,9 @@ impl Loader<'_> {
         }
     }
 
-    fn ranges(&mut self) {
+    fn ranges(&mut self, table: &str) {
         let ranges = [&COMMON[..], &["text", "textId", "eventType", "binaryData"]].concat();
-        self.table("NVTX_EVENTS", "globalTid", &ranges, |own, cells| {
+        self.table(table, "globalTid", &ranges, |own, cells| {
             let kind = cells.integer(5);
             let is = |kinds: &[i64]| kind.is_some_and(|kind| kinds.contains(&kind));
             if !is(&NESTED_RANGES) && !is(&LOOSE_RANGES) {

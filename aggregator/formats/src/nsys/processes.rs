@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use trace::{OmissionRow, Text};
 
-use crate::nsys::database::{Database, unread};
+use crate::nsys::database::{Cells, Database, unread};
 use crate::nsys::nccl::{Payload, Schemas};
 use crate::nsys::session::{Session, session};
-use crate::nsys::tables::{self, MPI_COLLECTIVES, OF_DEVICES};
+use crate::nsys::tables::{self, MPI_COLLECTIVES, NVTX, OF_DEVICES};
 use crate::nsys::wanted::{THREAD_BITS, Wanted};
 use crate::ranks::{by_rank, numbered};
 use model::Error;
@@ -32,7 +32,7 @@ const RANK: [&str; 3] = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
 const WORLD_SIZE: &str = "WORLD_SIZE";
 
 /// Tables whose rows belong to a thread. They say which processes there are in an export without devices.
-const OF_HOSTS: [&str; 3] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", MPI_COLLECTIVES];
+const OF_HOSTS: [&str; 4] = ["CUPTI_ACTIVITY_KIND_RUNTIME", NVTX[0], NVTX[1], MPI_COLLECTIVES];
 
 /// A process of an export.
 #[derive(Clone, Debug)]
@@ -241,10 +241,12 @@ impl Stated {
         let prefix = "MPI Rank ";
         let condition = Wanted::Beginning("text", &[prefix]);
         // The load of the table lists what cannot be read.
-        let _ = database.rows("NVTX_EVENTS", &["globalTid", "text"], &["text"], condition, |cells| {
-            let rank = cells.text(1).and_then(|text| text.strip_prefix(prefix)?.parse().ok());
-            add(cells.integer(0), rank);
-        });
+        for table in NVTX {
+            let _ = database.rows(table, &["globalTid", "text"], &["text"], condition, |cells| {
+                let rank = cells.text(1).and_then(|text| text.strip_prefix(prefix)?.parse().ok());
+                add(cells.integer(0), rank);
+            });
+        }
     }
 
     /// The ranks in the largest communicator, if it has all processes of the file and they differ.
@@ -257,7 +259,7 @@ impl Stated {
         let needed = ["globalTid", "binaryData"];
         let condition = Wanted::Having("binaryData");
         // The load of the table lists what cannot be read.
-        let _ = database.rows("NVTX_EVENTS", &needed, &needed, condition, |cells| {
+        let mut keep = |cells: Cells<'_>| {
             let payload = cells.bytes(1).and_then(|bytes| schemas.decode(&bytes));
             if let (Some(tid), Some(Payload { ranks: Some(ranks), rank: Some(rank), .. })) = (cells.integer(0), payload)
                 && rank < ranks
@@ -265,7 +267,10 @@ impl Stated {
                 let known = largest.entry(tid & !THREAD_BITS).or_insert((ranks, rank));
                 *known = if ranks > known.0 { (ranks, rank) } else { *known };
             }
-        });
+        };
+        for table in NVTX {
+            let _ = database.rows(table, &needed, &needed, condition, &mut keep);
+        }
         let sizes: BTreeSet<i32> = largest.values().map(|(ranks, _)| *ranks).collect();
         let ranks: BTreeSet<i32> = largest.values().map(|(_, rank)| *rank).collect();
         let size = sizes.first().copied().filter(|_| sizes.len() == 1);

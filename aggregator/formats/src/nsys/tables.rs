@@ -19,8 +19,10 @@ pub(super) const MPI_COLLECTIVES: &str = "MPI_COLLECTIVES_EVENTS";
 pub(super) const METRICS: &str = "GPU_METRICS";
 /// Overhead of the profiler.
 pub(super) const OVERHEAD: [&str; 2] = ["PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"];
+/// Ranges and marks of NVTX, under their names in all versions of nsys.
+pub(super) const NVTX: [&str; 2] = ["NVTX_EVENTS", "NVTX_EVENTS_V2"];
 /// The other tables whose rows are of threads.
-const OF_THREADS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"];
+const OF_THREADS: [&str; 1] = ["CUPTI_ACTIVITY_KIND_RUNTIME"];
 /// How the names of tables begin that describe the others, or the machine.
 const DESCRIBING: [&str; 14] = [
     "StringIds",
@@ -45,7 +47,7 @@ const MAX_NAMED: usize = 8;
 
 /// Whether the rows of a table become rows of a rank.
 fn is_read(table: &str) -> bool {
-    [&OF_DEVICES[..], &OF_THREADS, &MPI, &OVERHEAD, &[METRICS]].into_iter().any(|tables| tables.contains(&table))
+    [&OF_DEVICES[..], &OF_THREADS, &NVTX, &MPI, &OVERHEAD, &[METRICS]].into_iter().any(|tables| tables.contains(&table))
 }
 
 /// What an export holds that is not read: rows of other tables, and views under the names of tables.
