@@ -43,6 +43,7 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
     let mut out = WrittenShards::default();
     let mut all: Option<Loaded> = None;
     let (mut numbers, mut known, mut parts) = (Numbers::default(), Known::default(), 0);
+    let mut claim: Option<ShardMeta> = None;
     let mut closed: Vec<PartRow> = Vec::new();
     for file in files {
         let mut loaded = load_wanted(file, Wanted { args: true, ..Wanted::default() }, 0)?;
@@ -51,10 +52,11 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
             numbers.shift(&mut loaded.data);
         }
         numbers = numbers.after(&loaded.data);
-        let meta = meta_of(&loaded.data, run_id);
+        // All windows of a rank are one claim, also those of other processes: a later recording of the same script.
+        let meta = claim.get_or_insert_with(|| meta_of(&loaded.data, run_id));
         out.rows += loaded.data.events.len() as u64;
         out.first_ns = out.first_ns.or(loaded.data.events.ts_ns.first().copied());
-        closed.extend(write_all_events(&mut loaded, (first_id, parts), run, &meta)?);
+        closed.extend(write_all_events(&mut loaded, (first_id, parts), run, meta)?);
         parts += loaded.data.events.len().div_ceil(PART_ROWS) as u32;
         loaded.data.flows = all_flows(&loaded.data);
         // The rows are written. What is left of a window is small.
