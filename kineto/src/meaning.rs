@@ -11,4 +11,5 @@ pub(crate) mod groups;
 mod in_order;
 pub(crate) mod names;
 pub(crate) mod op_details;
+pub(crate) mod overlong;
 pub(crate) mod steps;

@@ -7,6 +7,8 @@ use trace::rank::{Events, Kind, Launches, NO_STEP};
 use trace::{StepRow, Text};
 
 use crate::columns::event::is_device_row;
+/// Two marks overlap by no more where their times were rounded: the earlier one ends where the later one begins.
+const ROUNDING_NS: i64 = 1_000;
 /// Between steps.
 const BETWEEN: i32 = -1;
 
@@ -37,6 +39,13 @@ pub fn steps_of_marks(marks: impl IntoIterator<Item = (i32, i64, i64)>, rank: i3
     let mut steps = Steps::default();
     let mut known: FxHashSet<i32> = FxHashSet::default();
     for (step, start_ns, end_ns) in marks {
+        let overlap_ns = steps.rows.last().map_or(0, |last| last.end_ns - start_ns);
+        let is_new = !known.contains(&step);
+        if let Some(last) = steps.rows.last_mut().filter(|last| is_new && start_ns > last.start_ns)
+            && (1..=ROUNDING_NS).contains(&overlap_ns)
+        {
+            last.end_ns = start_ns;
+        }
         let overlaps = steps.rows.last().is_some_and(|last| start_ns < last.end_ns);
         if overlaps || !known.insert(step) {
             steps.left_out += 1;
@@ -77,4 +86,24 @@ pub(crate) fn assign_steps(events: &mut Events, steps: &[StepRow], launches: &La
         }
     };
     events.step = (0..kind.len()).into_par_iter().with_min_len(1 << 14).map(step_of).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_that_overlap_by_their_rounding_are_cut_and_others_left_out() {
+        let found = |marks: &[(i32, i64, i64)]| {
+            let steps = steps_of_marks(marks.iter().copied(), 0);
+            (steps.rows.iter().map(|s| (s.step, s.start_ns, s.end_ns)).collect::<Vec<_>>(), steps.left_out)
+        };
+        let kept = (vec![(1, 0, 9_000), (2, 9_000, 20_000)], 0);
+        assert_eq!(found(&[(1, 0, 9_001), (2, 9_000, 20_000)]), kept);
+        assert_eq!(found(&[(1, 0, 10_000), (2, 9_000, 20_000)]), kept);
+        assert_eq!(found(&[(1, 0, 10_001), (2, 9_000, 20_000)]), (vec![(1, 0, 10_001)], 1));
+        // A mark that repeats the step changes nothing, and neither does one that begins with it.
+        assert_eq!(found(&[(1, 0, 500), (1, 0, 500), (1, 400, 900)]), (vec![(1, 0, 500)], 2));
+        assert_eq!(found(&[(1, 0, 500), (2, 0, 400)]), (vec![(1, 0, 500)], 1));
+    }
 }

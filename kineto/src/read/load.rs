@@ -21,6 +21,7 @@ use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_row
 use crate::meaning::flight_recorder::Dump;
 use crate::meaning::groups::{Groups, MAX_UNLISTED_RANKS};
 use crate::meaning::op_details::details_of;
+use crate::meaning::overlong::cut_overlong_kernels;
 use crate::meaning::steps::{LEFT_OUT_MARKS, Steps, assign_steps, find_steps};
 use crate::read::dumps;
 use crate::read::files::file_name;
@@ -163,6 +164,9 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         report.remarks.push(format!("rank {rank} of all replicas"));
     }
     let (launches, Steps { rows: mut steps, left_out }) = launches_and_steps(&mut rows, rank);
+    let cut = cut_overlong_kernels(&mut rows.events, &rows.names, &launches);
+    let why = "they end after the next kernel of their stream has ended; taken as ended where it begins";
+    report.add("lengths of kernels", cut, OmissionKind::Note, why);
     if let Some(window) = file.window {
         number_steps(&mut steps, window, &rows.events, rank);
     }
