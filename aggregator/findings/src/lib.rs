@@ -55,6 +55,7 @@ use model::options::Options;
 pub static FINDINGS: &[&FindingKind] = &[
     &hang::HANG,
     &lost_rows::LOST_ROWS,
+    &lost_rows::LOST_LAUNCHES,
     &clocks::CONTRADICTING_CLOCKS,
     &clocks::UNKNOWN_CLOCK_ERROR,
     &communication::POSSIBLE_COMMUNICATION,
