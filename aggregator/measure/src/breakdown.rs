@@ -12,7 +12,8 @@
 //!  idle              ..............##      the rest
 //! ```
 //!
-//! The profiler's own work has no part. Its time outside of K, C and M counts as idle, and `overhead_ns` states it.
+//! The profiler's own work has no part. Its time outside of K, C and M counts as idle, and `overhead_ns` states it. `unknown_ns` states
+//! the idle time in which work whose rows were lost may have run.
 
 mod activity;
 mod callers;
@@ -25,6 +26,8 @@ use model::intervals::{Interval, IntervalSet};
 use model::scope::Scope;
 use model::steps::{DeviceEnds, StepWindow, device_windows, host_windows};
 use model::windows::Windows;
+
+use crate::lost_launches::LostLaunches;
 
 use self::activity::Split;
 pub(crate) use self::activity::{Activity, Parts, overhead};
@@ -53,13 +56,13 @@ impl Breakdown {
 /// The breakdown of a rank. Each device (or the CPU) has one row for the whole recording without the pauses between
 /// windows, one row for each active step,
 /// and one row for the time between steps. Only time in `scope` counts.
-pub(crate) fn breakdown(data: &RankData, scope: &Scope) -> Breakdown {
+pub(crate) fn breakdown(data: &RankData, lost: &LostLaunches, scope: &Scope) -> Breakdown {
     let rank = data.outline.info.rank;
     let host = host_windows(&data.outline.steps);
     let ends = DeviceEnds::of(&data.events);
     let recorder = Windows::of(&data.outline.steps);
     let mut found = Breakdown { in_steps: scope.steps.as_ref().map(|_| Vec::new()), ..Breakdown::default() };
-    for mut activity in Activity::of(data) {
+    for mut activity in Activity::of(data, lost) {
         if let Some(time) = &scope.time {
             activity = activity.clipped(time);
         }
@@ -173,7 +176,7 @@ mod tests {
         for (step, window) in data.outline.steps.iter_mut().zip([1, 2]) {
             step.window = Some(window);
         }
-        let rows = breakdown(&data, &Scope::default()).rows;
+        let rows = breakdown(&data, &LostLaunches::default(), &Scope::default()).rows;
         assert_eq!(
             table(&rows),
             ["all: 8 = 4 + 0 + 0 + 0 + 4", "1: 4 = 2 + 0 + 0 + 0 + 2", "2: 4 = 2 + 0 + 0 + 0 + 2"]
@@ -188,7 +191,7 @@ mod tests {
             .host(Kind::Overhead, "Buffer Flush", 9, ".####....#####......")
             .host(Kind::Overhead, "Instrumentation", 8, "....##..............")
             .data();
-        let split: Vec<_> = breakdown(&data, &Scope::default())
+        let split: Vec<_> = breakdown(&data, &LostLaunches::default(), &Scope::default())
             .rows
             .iter()
             .map(|r| (r.step, r.wall_ns, r.compute_ns, r.idle_ns, r.overhead_ns))
@@ -204,7 +207,7 @@ mod tests {
             .host(Kind::CpuOp, "wait_all_reduce", 1, ".....##...........###...")
             .collectives(".....##.........#####...")
             .data();
-        let rows = breakdown(&data, &Scope::default()).rows;
+        let rows = breakdown(&data, &LostLaunches::default(), &Scope::default()).rows;
         // The collective of step 1 ends in step 1, and the time between the steps is idle.
         assert_eq!(
             table(&rows),
@@ -226,7 +229,7 @@ mod tests {
             .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 8), 50, ".........####...............")
             .device(Kind::GpuMemcpy, "Memcpy HtoD", (0, 9), 60, ".###........................")
             .data();
-        let Breakdown { rows, parts, .. } = breakdown(&data, &Scope::default());
+        let Breakdown { rows, parts, .. } = breakdown(&data, &LostLaunches::default(), &Scope::default());
         assert_eq!(
             table(&rows),
             [
@@ -254,7 +257,7 @@ mod tests {
             .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 9), 60, "........##")
             .data();
         let breakdown_of = |data: &RankData| {
-            let Breakdown { rows, parts, .. } = breakdown(data, &Scope::default());
+            let Breakdown { rows, parts, .. } = breakdown(data, &LostLaunches::default(), &Scope::default());
             let hta = hta_temporal(0, &parts, &Windows::default()).unwrap();
             (
                 table(&rows).remove(0),
@@ -277,7 +280,7 @@ mod tests {
             .launches(1, ".#......#.....")
             .device(Kind::Kernel, "gemm", (0, 7), 1, "...######.###.")
             .data();
-        let rows = breakdown(&data, &Scope::default()).rows;
+        let rows = breakdown(&data, &LostLaunches::default(), &Scope::default()).rows;
         assert_eq!(
             table(&rows),
             ["all: 13 = 9 + 0 + 0 + 0 + 4", "1: 9 = 6 + 0 + 0 + 0 + 3", "2: 4 = 3 + 0 + 0 + 0 + 1"]
@@ -292,7 +295,7 @@ mod tests {
             .collectives(".....####.")
             .data();
         let scope = [Interval::new(2, 4), Interval::new(6, 9)].into_iter().collect();
-        let rows = breakdown(&data, &Scope { time: Some(scope), ..Scope::default() }).rows;
+        let rows = breakdown(&data, &LostLaunches::default(), &Scope { time: Some(scope), ..Scope::default() }).rows;
         assert_eq!(table(&rows), ["all: 5 = 2 + 1 + 2 + 0 + 0", "1: 5 = 2 + 1 + 2 + 0 + 0"]);
     }
 
@@ -320,7 +323,7 @@ mod tests {
             let scopes = [in_steps(&time), in_steps(&all), time, all];
             for data in [&device, &cpu] {
                 for scope in &scopes {
-                    let rows = breakdown(data, scope).rows;
+                    let rows = breakdown(data, &LostLaunches::default(), scope).rows;
                     for r in &rows {
                         let parts = [r.compute_ns, r.overlap_ns, r.exposed_comm_ns, r.memory_ns, r.idle_ns];
                         prop_assert_eq!(parts.iter().sum::<i64>(), r.wall_ns);

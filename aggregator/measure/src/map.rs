@@ -8,6 +8,7 @@ use crate::communication::{CommunicationEvidence, evidence};
 use crate::critical::critical_path;
 use crate::device::{View, device_tables};
 use crate::idle::idle_breakdown;
+use crate::lost_launches::LostLaunches;
 use crate::memory::memory_tables;
 use crate::modules::module_stats;
 use crate::overhead::overhead_of_steps;
@@ -48,7 +49,8 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     // Halves of about equal length, divided again, keep all cores busy even for a single rank.
     let ((of_device, exposed_ns), (of_host, straggler, communication)) = rayon::join(
         || {
-            let breakdown = breakdown(&data, &scope);
+            let lost = LostLaunches::of(&data, &launches);
+            let breakdown = breakdown(&data, &lost, &scope);
             let (parts, chosen) = (&*breakdown.parts, breakdown.chosen());
             let exposed_ns: Vec<Option<i64>> = data.outline.collectives.iter().map(|c| exposed_ns(c, parts)).collect();
             let sequences_of = options.sequences_of.as_ref();
@@ -56,6 +58,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
                 View { data: &data, keep: &keep, scope: &scope, launches: &launches, sequences_of, parts, chosen };
             let tables = Tables {
                 idle_breakdown: idle_breakdown(&data, &launches, &keep),
+                omissions: lost.omission(rank).into_iter().collect(),
                 hta_temporal_breakdown: hta_temporal(rank, chosen, &windows).into_iter().collect(),
                 ..device_tables(&view)
             };
@@ -66,7 +69,8 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         || of_host(&data, options, &scope, &launches),
     );
     let overhead = overhead_of_steps(&data, &keep);
-    let mut tables = Tables { omissions: data.omissions, ..of_device };
+    let mut tables = Tables { omissions: data.omissions, ..Tables::default() };
+    tables.append(of_device);
     tables.append(of_host);
     let mut outline = data.outline;
     for (collective, exposed_ns) in outline.collectives.iter_mut().zip(exposed_ns) {

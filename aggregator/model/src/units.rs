@@ -80,14 +80,15 @@ pub fn omission_kind(omission: &OmissionRow) -> &'static str {
     }
 }
 
-/// The singular of an omission's noun: drops the `s` of the first word that ends in a single `s`, as in `host ranges in
+/// The singular of an omission's noun: drops the `s` or `es` of the first word that ends in a single `s`, as in `host ranges in
 /// evidence`.
 fn singular(what: &str) -> String {
     let mut done = false;
     let one = |word: &str| match word.strip_suffix('s').filter(|stem| !done && !stem.ends_with('s')) {
         Some(stem) => {
             done = true;
-            stem.to_string()
+            // `launches`.
+            stem.strip_suffix('e').filter(|stem| stem.ends_with("ch")).unwrap_or(stem).to_string()
         }
         None => word.to_string(),
     };

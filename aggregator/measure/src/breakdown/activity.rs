@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use trace::StepBreakdownRow;
 use trace::name_rules::is_communication_by_hta;
 
+use crate::lost_launches::LostLaunches;
 use crate::own_time::operating;
 use model::intervals::{Coverage, Interval, IntervalSet};
 use model::{Events, Kind, NONE, RankData};
@@ -21,19 +22,25 @@ pub(crate) struct Activity {
     pub(crate) memory: IntervalSet,
     /// Work of the profiler and of the driver, on the host.
     pub(super) overhead: IntervalSet,
+    /// Time in which work whose rows were lost may have run.
+    pub(super) unknown: IntervalSet,
     /// The set K by HTA's definition of communication; `None` if it is the same.
     pub(super) hta_compute: Option<IntervalSet>,
 }
 
 impl Activity {
-    /// The activity of each device of a rank, or of its CPU if no row is device work.
-    pub(crate) fn of(data: &RankData) -> Vec<Self> {
+    /// The activity of each device of a rank, or of its CPU if no row is device work. If the rank launched work and all of it was lost,
+    /// nothing is known of its device, and its CPU is not what computes.
+    pub(crate) fn of(data: &RankData, lost: &LostLaunches) -> Vec<Self> {
         let mut all = devices(data);
         if all.is_empty() {
-            all.push(Self::of_cpu(data));
+            all.push(if lost.are_all() { Self::default() } else { Self::of_cpu(data) });
         }
         let overhead = overhead(&data.events);
-        all.iter_mut().for_each(|activity| activity.overhead.clone_from(&overhead));
+        for activity in &mut all {
+            activity.overhead.clone_from(&overhead);
+            activity.unknown.clone_from(&lost.unknown);
+        }
         all
     }
 
@@ -48,13 +55,14 @@ impl Activity {
     /// Limits all sets to `time`.
     pub(super) fn clipped(&self, time: &IntervalSet) -> Self {
         let clip = |set: &IntervalSet| set.intersection(time);
-        let Self { device, compute, comm, memory, overhead, hta_compute } = self;
+        let Self { device, compute, comm, memory, overhead, unknown, hta_compute } = self;
         Self {
             device: *device,
             compute: clip(compute),
             comm: clip(comm),
             memory: clip(memory),
             overhead: clip(overhead),
+            unknown: clip(unknown),
             hta_compute: hta_compute.as_ref().map(clip),
         }
     }
@@ -118,17 +126,20 @@ pub(crate) struct Parts {
     pub(crate) busy: Coverage,
     /// Overhead outside of `busy`.
     pub(super) overhead: Coverage,
+    /// Unknown time outside of `busy` and `overhead`.
+    pub(super) unknown: Coverage,
 }
 
 impl Parts {
     /// Computes the running sums of an activity.
     pub(crate) fn new(activity: &Activity) -> Self {
-        let Activity { compute, comm, memory, overhead, .. } = activity;
+        let Activity { compute, comm, memory, overhead, unknown, .. } = activity;
         let compute_or_comm = compute.union(comm);
         let busy = compute_or_comm.union(memory);
         Self {
             overlap: Coverage::new(compute.intersection(comm)),
             overhead: Coverage::new(overhead.difference(&busy)),
+            unknown: Coverage::new(unknown.difference(&busy).difference(overhead)),
             busy: Coverage::new(busy),
             compute_or_comm: Coverage::new(compute_or_comm),
             compute: Coverage::new(compute.clone()),
@@ -149,11 +160,12 @@ impl Parts {
             memory_ns: busy - compute_or_comm,
             idle_ns: window.len_ns() - busy,
             overhead_ns: within(&self.overhead),
+            unknown_ns: within(&self.unknown),
         }
     }
 }
 
-/// The five parts of a window, their sum `wall_ns`, and the part of the idle time that overhead covers.
+/// The five parts of a window, their sum `wall_ns`, and the parts of the idle time that overhead covers and that are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
     pub(crate) wall_ns: i64,
@@ -163,6 +175,7 @@ pub(crate) struct Split {
     pub(crate) memory_ns: i64,
     pub(crate) idle_ns: i64,
     pub(crate) overhead_ns: i64,
+    pub(crate) unknown_ns: i64,
 }
 
 impl Split {
@@ -175,6 +188,7 @@ impl Split {
             memory_ns: f(self.memory_ns, other.memory_ns),
             idle_ns: f(self.idle_ns, other.idle_ns),
             overhead_ns: f(self.overhead_ns, other.overhead_ns),
+            unknown_ns: f(self.unknown_ns, other.unknown_ns),
         }
     }
 
@@ -193,7 +207,7 @@ impl Split {
             memory_ns: self.memory_ns,
             idle_ns: self.idle_ns,
             overhead_ns: self.overhead_ns,
-            unknown_ns: 0,
+            unknown_ns: self.unknown_ns,
             comm_total_ns,
             overlap_pct: (comm_total_ns > 0).then(|| 100.0 * self.overlap_ns as f64 / comm_total_ns as f64),
         }

@@ -139,6 +139,7 @@ fn pieces<'a>(data: &'a RankData, device: Option<i64>, parts: &Parts) -> Vec<Pie
 mod tests {
     use super::*;
     use crate::breakdown::breakdown;
+    use crate::lost_launches::LostLaunches;
     use drawn::Drawn;
     use model::Kind;
     use model::scope::Scope;
@@ -158,7 +159,7 @@ mod tests {
             row.op = Op::AllGather.into();
             row
         }));
-        let found = breakdown(&data, &Scope::default());
+        let found = breakdown(&data, &LostLaunches::default(), &Scope::default());
         let rows: Vec<_> =
             found.exposed.iter().map(|r| (r.step, r.comm_id, r.collectives, r.comm_ns, r.exposed_ns)).collect();
         let exposed: Vec<_> = found.rows.iter().filter(|r| r.step >= Some(0)).map(|r| r.exposed_comm_ns).collect();

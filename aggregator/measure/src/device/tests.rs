@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::breakdown::breakdown;
+use crate::lost_launches::LostLaunches;
 use drawn::Drawn;
 use model::RankData;
 use model::scope::Scope;
@@ -15,7 +16,7 @@ static EVERYTHING: Scope = Scope { time: None, steps: None };
 
 /// All device tables of a rank, without a selection.
 pub(super) fn tables(data: &RankData) -> Tables {
-    let parts = breakdown(data, &EVERYTHING).parts;
+    let parts = breakdown(data, &LostLaunches::default(), &EVERYTHING).parts;
     let launches = Launches::collect(&data.events);
     device_tables(&view(data, &launches, &parts))
 }
@@ -285,7 +286,7 @@ fn sequences_that_repeat_are_counted() {
 
     // With the name of the inner operator, its 6 and 6 ns count instead of the outer operator's 7 and 7.
     let launches = Launches::collect(&data.events);
-    let parts = breakdown(&data, &EVERYTHING).parts;
+    let parts = breakdown(&data, &LostLaunches::default(), &EVERYTHING).parts;
     let name = Regex::new("^addmm$").unwrap();
     let rows = device_tables(&View { sequences_of: Some(&name), ..view(&data, &launches, &parts) }).kernel_sequences;
     let found: Vec<_> = rows.iter().map(|r| (&*r.pattern, r.calls, r.cpu_total_ns)).collect();
@@ -348,7 +349,7 @@ proptest! {
             .device(Kind::Kernel, "nccl", (0, 8), 5, &b)
             .device(Kind::GpuMemcpy, "Memcpy DtoD", (0, 7), 12, &c)
             .data();
-        let parts = breakdown(&data, &EVERYTHING).parts;
+        let parts = breakdown(&data, &LostLaunches::default(), &EVERYTHING).parts;
         let tables = tables(&data);
         for q in &tables.queue_length {
             prop_assert!(q.min_length == 0 && q.points == 2 * q.launches && q.max_length <= q.launches);
