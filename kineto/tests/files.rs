@@ -140,3 +140,78 @@ fn a_directory_with_other_files_in_it() {
     }
     insta::assert_snapshot!("directory", text);
 }
+
+/// Files without events change nothing of the ranks beside them, nor do zeros before the numbers in names.
+#[test]
+fn files_that_are_no_traces_change_no_rank() {
+    const OTHERS: [(&str, &str); 12] = [
+        ("a_train.log", "[2024-06-11 10:00:00] INFO begin\n"),
+        ("host.log", "[rank0]: step 1\n"),
+        ("metrics.json", r#"[{"step": 1, "loss": 0.5}]"#),
+        ("server.json", r#"[{"id": 1, "model_name": "m", "timestamps": []}]"#),
+        ("overrides.yaml", "[]\n"),
+        ("empty_list.json", "[]"),
+        ("pyproject.toml", "[tool.black]\nline-length = 100\n"),
+        ("setup.ini", "[section]\nkey = 1\n"),
+        ("Notes.md", "# Notes\n"),
+        ("results.json", r#"{"tables": []}"#),
+        ("list.json", "[[1, 2], [3]]"),
+        ("words.json", r#"["ph", "ts"]"#),
+    ];
+    let text = document().replace("distributedInfo", "somethingElse");
+    let plan = |name: &dyn Fn(usize) -> String, others: &[(&str, &str)]| {
+        let names: Vec<String> = (0..12).map(name).collect();
+        let traces = names.iter().map(|name| (name.as_str(), text.as_str()));
+        planned(&traces.chain(others.iter().copied()).collect::<Vec<_>>())
+    };
+    for prefix in ["trace_", "7z_"] {
+        let plain = |rank: usize| format!("{prefix}{rank}.json");
+        let (world_size, alone, _) = plan(&plain, &[]);
+        let expected: Vec<_> = (0..12).map(|rank| (rank as i32, plain(rank), RankSource::FileName)).collect();
+        assert_eq!((world_size, &alone), (12, &expected));
+        let (world_size, beside, said) = plan(&plain, &OTHERS);
+        assert_eq!((world_size, &beside), (12, &expected), "{said:?}");
+        assert!(said.iter().any(|said| said.starts_with("files without traces: Notes.md, ")), "{said:?}");
+        let padded = |rank: usize| format!("{prefix}{rank:03}.json");
+        let ranks: Vec<String> = plan(&padded, &[]).1.into_iter().map(|(_, name, _)| name).collect();
+        assert_eq!(ranks, (0..12).map(padded).collect::<Vec<_>>());
+    }
+}
+
+/// The rows of a replica are those that it has alone, with its ranks moved by the ranks before it.
+#[test]
+fn a_replica_has_the_rows_that_it_has_alone() {
+    let text = |rank: i32, pid: i32| {
+        format!(
+            r#"{{"distributedInfo": {{"rank": {rank}, "world_size": 2, "pg_config": [{{"pg_name": "0", "ranks": [0, 1]}}]}}, "traceEvents": [
+            {{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": {pid}, "tid": {pid}, "ts": 1.5, "dur": 2}},
+            {{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_SendRecv(x)", "pid": 0, "tid": 7, "ts": 5, "dur": 9, "args": {{
+              "device": 0, "stream": 7, "correlation": 1, "Collective name": "send", "Process Group Name": "0", "Group size": 2,
+              "Process Group Ranks": "[0, 1]", "Dst Rank": {other}}}}}]}}"#,
+            other = 1 - rank
+        )
+    };
+    let dir = tempfile::tempdir().unwrap();
+    for (name, rank, pid) in [("a/0.json", 0, 11), ("a/1.json", 1, 12), ("b/0.json", 0, 21), ("b/1.json", 1, 22)] {
+        std::fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+        std::fs::write(dir.path().join(name), text(rank, pid)).unwrap();
+    }
+    let loaded = |below: &str| -> Vec<_> {
+        let plan = plan(&[dir.path().join(below)], PlanOptions::default()).unwrap();
+        plan.files.iter().map(|file| load(file).unwrap()).collect()
+    };
+    let (both, alone) = (loaded(""), [loaded("a"), loaded("b")].concat());
+    assert_eq!(both.len(), 4);
+    for (at, (joined, alone)) in both.iter().zip(&alone).enumerate() {
+        let first_rank = 2 * (at as i32 / 2);
+        assert_eq!((joined.outline.info.rank, joined.outline.info.world_size), (at as i32, Some(4)));
+        assert_eq!((&joined.events, &joined.names), (&alone.events, &alone.names));
+        let moved =
+            |ranks: &Option<Vec<i32>>| ranks.as_ref().map(|ranks| ranks.iter().map(|r| r + first_rank).collect());
+        assert_eq!(joined.outline.comms[0].ranks, moved(&alone.outline.comms[0].ranks));
+        let peer = |data: &trace::rank::RankData| data.outline.collectives[0].peer().unwrap();
+        assert_eq!(peer(joined), peer(alone) + first_rank);
+    }
+    assert_ne!(both[0].outline.comms[0].comm_id, both[2].outline.comms[0].comm_id);
+    assert_eq!(both[2].outline.comms[0].comm_id, both[3].outline.comms[0].comm_id);
+}

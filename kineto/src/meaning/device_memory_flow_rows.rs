@@ -1,5 +1,7 @@
 //! Rows of the tables of devices, memory and arrows.
 
+use std::collections::BTreeSet;
+
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use trace::name_rules::is_step;
@@ -114,8 +116,38 @@ impl<'a> Operators<'a> {
     }
 }
 
-/// The rows of `deviceProperties`.
-pub(crate) fn device_rows(properties: Option<&Value>, rank: i32) -> Vec<DeviceRow> {
+/// The rows of `deviceProperties`, and the ids of devices that have rows in the trace, but no properties.
+///
+/// With HIP_VISIBLE_DEVICES, a process counts its devices from 0 in `deviceProperties`, and rows have their numbers in the host. As many
+/// properties as devices belong to each other by order, if no name tells the devices apart.
+pub(crate) fn device_rows(properties: Option<&Value>, events: &Events, rank: i32) -> (Vec<DeviceRow>, Vec<i64>) {
+    let mut rows = stated_devices(properties, rank);
+    if rows.is_empty() {
+        return (rows, Vec::new());
+    }
+    let mut used = BTreeSet::new();
+    let mut last = NONE;
+    for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
+        // Most rows are of the device of the row before.
+        if events.device[row] != last {
+            last = events.device[row];
+            used.insert(last);
+        }
+    }
+    used.remove(&NONE);
+    let stated: BTreeSet<i64> = rows.iter().map(|row| row.device_id).collect();
+    let unknown: Vec<i64> = used.difference(&stated).copied().collect();
+    let none_fits = unknown.len() == used.len();
+    let are_alike = rows.windows(2).all(|pair| pair[0].name == pair[1].name);
+    if unknown.is_empty() || rows.len() != used.len() || !none_fits || !are_alike {
+        return (rows, unknown);
+    }
+    rows.sort_by_key(|row| row.device_id);
+    rows.iter_mut().zip(unknown).for_each(|(row, id)| row.device_id = id);
+    (rows, Vec::new())
+}
+
+fn stated_devices(properties: Option<&Value>, rank: i32) -> Vec<DeviceRow> {
     let row = |device: &Value| {
         let text = |key: &str| device.get(key).and_then(Value::text).map(Into::into);
         let integer = |key: &str| device.get(key).and_then(Value::integer);
@@ -196,6 +228,32 @@ mod tests {
             dur_ns: rows.iter().map(|row| row.1).collect(),
             ..Events::default()
         }
+    }
+
+    #[test]
+    fn properties_belong_to_the_devices_of_the_rows() {
+        let seen = |properties: &str, used: &[i64]| {
+            let properties = Value::parse(properties.as_bytes()).unwrap();
+            let events = Events {
+                kind: vec![Kind::Kernel; used.len()].into(),
+                device: used.to_vec(),
+                ts_ns: vec![0; used.len()],
+                ..Events::default()
+            };
+            let (rows, unknown) = device_rows(Some(&properties), &events, 3);
+            (rows.into_iter().map(|row| row.device_id).collect::<Vec<_>>(), unknown)
+        };
+        let one = r#"[{"id": 0, "name": "a"}]"#;
+        let alike = r#"[{"id": 0, "name": "a"}, {"id": 1, "name": "a"}]"#;
+        let different = r#"[{"id": 0, "name": "a"}, {"id": 1, "name": "b"}]"#;
+        assert_eq!(seen(one, &[9, 9]), (vec![9], vec![]));
+        assert_eq!(seen(one, &[0]), (vec![0], vec![]));
+        assert_eq!(seen(one, &[]), (vec![0], vec![]));
+        assert_eq!(seen(alike, &[9, 5, 9]), (vec![5, 9], vec![]));
+        // By order, these would be guesses.
+        assert_eq!(seen(different, &[5, 9]), (vec![0, 1], vec![5, 9]));
+        assert_eq!(seen(alike, &[1, 9]), (vec![0, 1], vec![9]));
+        assert_eq!(seen(alike, &[9]), (vec![0, 1], vec![9]));
     }
 
     proptest! {

@@ -26,7 +26,7 @@ use crate::meaning::steps::{LEFT_OUT_MARKS, Steps, assign_steps, find_steps};
 use crate::read::dumps;
 use crate::read::files::file_name;
 use crate::read::names::host_from_name;
-use crate::read::trace_file::{RankSource, TraceFile, Window};
+use crate::read::trace_file::{RankSource, TraceFile, Window, listed};
 /// Reads a whole trace. Parts that could not be read are listed in [`RankData::omissions`], and the rest is kept.
 ///
 /// Times are the host's UTC, in ns since 1970. A row's `id` is its place in the file.
@@ -199,6 +199,8 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
             report.omissions.push(report.row(OmissionKind::Lost, what, &why));
         }
     }
+    let (devices, unknown_devices) = device_rows(header.devices.as_ref(), &rows.events, rank);
+    report.devices_without_properties(&unknown_devices);
     let counters = vec![report.counter(&rows)];
     let Rows { events, names, pids, extras, kernel_use, copy_rates, flops_types, .. } = rows;
     let Collectives { rows: collectives, comms_ids, .. } = collectives;
@@ -216,7 +218,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         names,
         events,
         memory,
-        devices: device_rows(header.devices.as_ref(), rank),
+        devices,
         kernel_use,
         flops_types,
         copy_rates,
@@ -294,6 +296,15 @@ impl Report {
     fn add(&mut self, what: &str, amount: i64, kind: OmissionKind, why: &str) {
         if amount > 0 {
             self.omissions.push(self.row(kind, what, why).amount(amount));
+        }
+    }
+
+    /// Names the devices whose model is unknown although the trace has properties of devices.
+    fn devices_without_properties(&mut self, devices: &[i64]) {
+        if !devices.is_empty() {
+            let ids: Vec<Text> = devices.iter().map(|id| id.to_string().into()).collect();
+            let why = format!("device {} of the rows is none of deviceProperties; its model is unknown", listed(&ids));
+            self.add("properties of devices", devices.len() as i64, OmissionKind::Note, &why);
         }
     }
 
