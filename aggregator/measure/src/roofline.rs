@@ -165,7 +165,7 @@ mod tests {
         let no_bytes = filled(&data("NVIDIA H200", 1000, None));
         assert_eq!((no_bytes.bound.as_deref(), no_bytes.min_bytes), (Some("unknown"), None));
         assert!(no_bytes.ridge_flops_per_byte.is_some() && no_bytes.peak_bandwidth_pct.is_none());
-        let no_peak = filled(&data("NVIDIA H800", 1000, Some(10)));
+        let no_peak = filled(&data("NVIDIA L20", 1000, Some(10)));
         assert_eq!((no_peak.bound.as_deref(), no_peak.ridge_flops_per_byte), (Some("unknown"), None));
         assert_eq!(no_peak.min_bytes, Some(1_000_010));
         let mut other = OpStatsRow::default();

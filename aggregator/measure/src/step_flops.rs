@@ -152,7 +152,7 @@ mod tests {
         let peak = |device: &str, kernel: &str, dtype| rows(device, kernel, dtype)[0].peak_flops;
         assert_eq!(peak("NVIDIA H100 80GB HBM3", "ampere_sgemm_32x128_tn", Dtype::F32), Some(67e12));
         assert_eq!(peak("NVIDIA H100 80GB HBM3", "cutlass_80_tensorop_s1688gemm_128x64", Dtype::F32), Some(494.5e12));
-        assert_eq!(peak("NVIDIA H800", "nvjet", Dtype::Bf16), None);
-        assert_eq!(rows("NVIDIA H800", "nvjet", Dtype::Bf16)[0].mfu_pct, None);
+        assert_eq!(peak("NVIDIA L20", "nvjet", Dtype::Bf16), None);
+        assert_eq!(rows("NVIDIA L20", "nvjet", Dtype::Bf16)[0].mfu_pct, None);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anstyle::{AnsiColor, Style};
-use trace::{FindingRow, OmissionRow, Severity};
+use trace::{FindingRow, OmissionKind, OmissionRow, Severity};
 
 use crate::grid::Grid;
 use crate::summary::style::{TerminalStyle, bias, not_shown, paint, sentence, verdict_style};
@@ -315,7 +315,7 @@ fn foot(analysis: &Analysis, terminal: &TerminalStyle) -> String {
         let more = if lost.len() > 1 { format!(" (and {} more)", lost.len() - 1) } else { String::new() };
         lines.push(format!("LOST {}{more}", omission_line(first)));
     }
-    lines.extend(of("note").into_iter().filter_map(assumed));
+    lines.extend(of("note").into_iter().chain(left_out).filter_map(assumed));
     lines.push(parts.join(" · "));
     if !terminal.full {
         lines.push(format!("More: --full, or rankscope report {} -o report.html", terminal.input));
@@ -328,13 +328,14 @@ fn foot(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     text
 }
 
-/// A note on which all numbers rest, so that it is on the first screen: where ranks come from, and what was read as one job.
+/// A note on which all numbers rest, so that it is on the first screen: where ranks come from, and which files are the job.
 fn assumed(note: &OmissionRow) -> Option<String> {
     match (&*note.what, note.amount) {
         ("windows of the profiler", Some(count)) => {
             Some(format!("{count} recordings (windows of the profiler) are put together: {}", note.why))
         }
-        ("ranks" | "ranks of processes" | "replicas", _) => Some(omission_line(note)),
+        ("ranks", _) if note.kind != OmissionKind::Note => None,
+        ("ranks" | "ranks of processes" | "replicas" | "files without traces", _) => Some(omission_line(note)),
         _ => None,
     }
 }

@@ -1,13 +1,14 @@
 //! The section on devices: utilization, launches, and waits of the host.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::GpuUtilizationRow;
 
 use crate::grid::Grid;
 use crate::summary::style::{TerminalStyle, choose, heading, not_shown, sentence};
 use model::analysis::{Analysis, Tables};
+use model::peaks::Peaks;
 use model::stats::median_of_sorted;
 
 /// Prints the utilization of devices by rank; nothing without devices.
@@ -48,13 +49,28 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &Termina
     let grid = if knows_mfu { grid.percent("MFU", 1, mfu) } else { grid };
     text.push_str(&grid.render(terminal.width, terminal.colour));
     not_shown(text, by_device.len() - rows.len(), "device", terminal);
-    if !knows_mfu && !tables.step_flops.is_empty() {
-        sentence(
-            text,
-            "MFU is unknown: the peak rate of the devices or the FLOPs of some operators are unknown",
-            terminal,
-        );
+    if !tables.step_flops.is_empty() {
+        match &without_peaks(analysis)[..] {
+            [] if knows_mfu => {}
+            [] => sentence(
+                text,
+                "MFU is unknown: the peak rate of the devices or the FLOPs of some operators are unknown",
+                terminal,
+            ),
+            names => sentence(
+                text,
+                &format!("MFU is unknown on {}: its peak rates are not known", names.join(", ")),
+                terminal,
+            ),
+        }
     }
+}
+
+/// The models of devices whose peak rates are unknown.
+fn without_peaks(analysis: &Analysis) -> Vec<&str> {
+    let names = analysis.facts.identities.iter().filter_map(|identity| identity.device_name.as_deref());
+    let unknown: BTreeSet<&str> = names.filter(|name| Peaks::of(name).is_none()).collect();
+    unknown.into_iter().collect()
 }
 
 /// The median MFU of a rank's steps.
