@@ -5,6 +5,7 @@
 //! side.
 
 mod kernels;
+pub mod roles;
 
 use crate::rank::Kind;
 

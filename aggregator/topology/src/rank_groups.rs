@@ -1,12 +1,13 @@
 //! Ranks by host, by device model, and by their place in the job's parallelism: what a job of many ranks is read by.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use trace::name_rules::roles::{WORDS, role};
 use trace::{RankGroupRow, StepBreakdownRow, StragglerRow, Verdict};
 
 use crate::same_work::{dimensions, stages_by_rank};
-use model::analysis::{Facts, Tables};
+use model::analysis::{Facts, RankIdentity, Tables};
 use model::stats::{is_covered, median_in_place};
 
 /// The groups of each kind that has several.
@@ -50,7 +51,7 @@ type Groups = BTreeMap<Name, Vec<i32>>;
 
 /// The ranks of each group, by kind.
 fn kinds(tables: &Tables, facts: &Facts) -> Vec<(String, Groups)> {
-    let known = |name_of: fn(&model::analysis::RankIdentity) -> Option<&String>| {
+    let known = |name_of: fn(&RankIdentity) -> Option<&String>| {
         let mut groups = Groups::new();
         for identity in &facts.identities {
             if let Some(name) = name_of(identity) {
@@ -74,7 +75,26 @@ fn kinds(tables: &Tables, facts: &Facts) -> Vec<(String, Groups)> {
     ];
     let places = dimensions(&tables.communicators, &facts.ranks, &stages);
     all.extend(places.iter().map(|dimension| (dimension.name.clone(), numbered(&dimension.place))));
+    for (kind, place) in in_file_names(facts) {
+        if all.iter().all(|(known, groups)| known != kind || groups.len() < 2) {
+            all.push((kind.into(), numbered(&place)));
+        }
+    }
     all
+}
+
+/// The places in the job's parallelism that the names of all ranks' files have, where several ranks share one.
+fn in_file_names(facts: &Facts) -> impl Iterator<Item = (&'static str, BTreeMap<i32, usize>)> {
+    let place = |(word, kind): (&'static str, &'static str)| {
+        let number = |identity: &RankIdentity| {
+            let number = role(identity.file.as_deref()?, word)?;
+            Some((identity.rank, usize::try_from(number).ok()?))
+        };
+        let place: BTreeMap<i32, usize> = facts.identities.iter().map(number).collect::<Option<_>>()?;
+        let different: BTreeSet<usize> = place.values().copied().collect();
+        (different.len() < place.len()).then_some((kind, place))
+    };
+    WORDS.into_iter().filter_map(place)
 }
 
 fn group_row(
@@ -123,7 +143,6 @@ mod tests {
     use trace::PipelineRow;
 
     use super::*;
-    use model::analysis::RankIdentity;
 
     #[test]
     fn ranks_are_summed_by_host_and_stage_and_the_worst_is_named() {
@@ -174,5 +193,23 @@ mod tests {
                 ("stage", "0", 2, 30, Some(0), Some(0), 0),
             ]
         );
+    }
+
+    #[test]
+    fn names_of_files_have_places() {
+        let identity = |(rank, file): (usize, &&str)| RankIdentity {
+            rank: rank as i32,
+            file: Some((*file).into()),
+            ..RankIdentity::default()
+        };
+        let places = |files: &[&str]| {
+            let facts = Facts { identities: files.iter().enumerate().map(identity).collect(), ..Facts::default() };
+            in_file_names(&facts)
+                .map(|(kind, place)| (kind, place.into_values().collect()))
+                .collect::<Vec<(_, Vec<_>)>>()
+        };
+        let files = ["dp0_tp0_ep0.json", "dp0_tp1_ep1.json", "dp1_tp0_ep2.json", "dp1_tp1_ep3.json"];
+        assert_eq!(places(&files), [("tensor", vec![0, 1, 0, 1]), ("data", vec![0, 0, 1, 1])]);
+        assert_eq!(places(&["dp0_tp0.json", "dp0.json"]), [("data", vec![0, 0])]);
     }
 }

@@ -86,21 +86,6 @@ fn rank_of_text(text: &str) -> Option<i32> {
     })
 }
 
-/// The number behind a word of parallelism in a name: 1 of `dp` in `dp1_pp0_tp3` and `7-TP-3-DP-1`. The word stands alone, so
-/// that `dcp0` has no `cp`.
-pub(crate) fn role(name: &str, word: &str) -> Option<i32> {
-    let name = name.to_ascii_lowercase();
-    let is_apart = |at: usize| !name[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
-    let number = |(at, _): (usize, &str)| {
-        let rest = &name[at + word.len()..];
-        let rest = rest.strip_prefix(['-', '_', '=']).unwrap_or(rest);
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let ends = !rest[end..].starts_with(|c: char| c.is_ascii_alphabetic());
-        rest[..end].parse().ok().filter(|_| ends && is_apart(at))
-    };
-    name.match_indices(word).find_map(number)
-}
-
 /// Orders names as people count: `trace_2` comes before `trace_10`, and `01` beside `1`.
 pub(crate) fn natural_order(a: &str, b: &str) -> Ordering {
     let (mut parts_of_a, mut parts_of_b) = (parts(a), parts(b));
@@ -183,17 +168,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn words_of_parallelism_stand_alone() {
-        let role = |name: &str| ["tp", "dp", "pp", "cp", "dcp", "ep"].map(|word| role(name, word));
-        assert_eq!(role("dp1_pp0_tp3_dcp2_ep12_rank0.json"), [Some(3), Some(1), Some(0), None, Some(2), Some(12)]);
-        assert_eq!(
-            role("1712345678.9-TP-1-DP-0-PP-0-EP-2.trace.json"),
-            [Some(1), Some(0), Some(0), None, None, Some(2)]
-        );
-        assert_eq!(role("http1/ddp2/dp3x/tp.json"), [None; 6]);
-    }
 
     #[test]
     fn numbers_in_names_count() {

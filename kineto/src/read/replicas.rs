@@ -13,11 +13,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use trace::name_rules::roles::role;
 use trace::rank::MAX_RANKS;
 use trace::{OmissionRow, Text};
 
 use crate::read::jobs::Traits;
-use crate::read::names::{natural_order, role};
+use crate::read::names::natural_order;
 use crate::read::trace_file::{Replica, TraceFile, listed};
 
 /// A replica: its number by the files' names, and its place among those that the names do not tell apart.

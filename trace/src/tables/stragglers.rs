@@ -108,7 +108,8 @@ tables! {
     /// group, the one with the largest excess first. Empty with a single group of each kind.
     rank_groups: RankGroupRow / RankGroupBuilder / RankGroupView, listed |_| true; {
         /// Kind of group: `host`, `device_model`, `stage` (of a pipeline), or the purpose of the communicators in which the ranks
-        /// have the same place: `data`, `tensor`, `context`, `expert`, or their description or size.
+        /// have the same place: `data`, `tensor`, `context`, `expert`, or their description or size; or else what the names of all files
+        /// say, as `dp0_tp1` does.
         kind: Text,
         /// Name of the host or device model; number of the stage or place, from 0.
         name: Text,
