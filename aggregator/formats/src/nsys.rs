@@ -34,6 +34,7 @@ use trace::OmissionRow;
 use crate::format::{Beside, Format};
 use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::of_rank;
+use crate::registry::is_rpd;
 use model::Error;
 use model::RankData;
 use model::source::{RankFile, Source, SourceInfo};
@@ -45,7 +46,7 @@ pub(crate) const FORMAT: Format = Format {
     name: "an SQLite export of Nsight Systems",
     files: "exports of Nsight Systems (SQLite, Parquet, Arrow)",
     instead: "`rankscope analyze` reads it as a file of this machine",
-    recognise: |head| head.bytes.starts_with(b"SQLite format 3\0"),
+    recognise: |head| head.bytes.starts_with(b"SQLite format 3\0") && !is_rpd(head),
     open: |paths, beside| Ok(Box::new(NsysSource::open_beside(paths, beside)?)),
     is_table: table_files::marks_export,
     is_twin: Format::NO_TWINS,

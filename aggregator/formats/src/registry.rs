@@ -41,21 +41,53 @@ const PERFETTO: (&str, &str) = ("a Perfetto trace", "have torch.profiler export 
 
 /// The format of a file that is no trace of torch.profiler. Its first bytes decide before its name, because exports get renamed.
 pub(crate) fn other_format(name: &str, bytes: &[u8]) -> Option<OtherFormat> {
-    let head = Head::new(name, bytes, None);
+    other_format_by(Head::new(name, bytes, None))
+}
+
+fn other_format_by(head: Head<'_>) -> Option<OtherFormat> {
+    let bytes = head.bytes;
     if let Some(format) = FORMATS.iter().find(|format| (format.recognise)(&head)) {
         return Some(OtherFormat { name: format.name, instead: format.instead, is_read: true });
     }
+    if is_rpd(&head) {
+        let instead = "record with torch.profiler or rocprofv3, whose JSON is read";
+        return Some(OtherFormat { name: "ROCm profile data (rpd)", instead, is_read: false });
+    }
+    if is_memory_timeline(bytes) {
+        let instead = "export the trace (export_chrome_trace) with profile_memory=True, or a snapshot of the allocator";
+        return Some(OtherFormat { name: "a memory timeline (export_memory_timeline)", instead, is_read: false });
+    }
     if bytes.starts_with(b"PAR1") {
-        let instead = "name the directory of its run, the one with run.json";
+        let instead = "name the directory of its run, the one with run.json; of nsys-jax, name the report of Nsight Systems \
+                       (.nsys-rep) that it was made of";
         return Some(OtherFormat { name: "a Parquet file", instead, is_read: false });
     }
     let (_, name, instead) = UNREAD.iter().find(|(ending, ..)| head.name.ends_with(ending))?;
     Some(OtherFormat { name, instead, is_read: false })
 }
 
+/// A database of AMD's rpd, whose tables are `rocpd_…`.
+pub(crate) fn is_rpd(head: &Head<'_>) -> bool {
+    const SCHEMA_BYTES: u64 = 64 << 10;
+    if !head.bytes.starts_with(b"SQLite format 3\0") {
+        return false;
+    }
+    let schema = head.path.and_then(|path| place::first_bytes(path, SCHEMA_BYTES).ok());
+    let has_table = schema.as_deref().unwrap_or(head.bytes).windows(6).any(|six| six == b"rocpd_");
+    has_table || head.name.ends_with(".rpd") || head.name.ends_with(".rpd.gz")
+}
+
+/// Whether a file begins as the lists of a memory timeline: `[[1700000000, 0, …`.
+fn is_memory_timeline(bytes: &[u8]) -> bool {
+    let inside =
+        |bytes: &'_ [u8]| bytes.trim_ascii_start().strip_prefix(b"[").map(<[u8]>::trim_ascii_start).map(<[u8]>::to_vec);
+    inside(bytes).and_then(|rows| inside(&rows)).is_some_and(|row| row.first().is_some_and(u8::is_ascii_digit))
+}
+
 /// As [`other_format`], of a file. Of a file that cannot be read, the name decides; its reader reports it.
 pub(crate) fn other_format_of(path: &Path) -> Option<OtherFormat> {
-    other_format(&path.to_string_lossy(), &place::first_bytes(path, HEAD_BYTES).unwrap_or_default())
+    let bytes = place::first_bytes(path, HEAD_BYTES).unwrap_or_default();
+    other_format_by(Head::new(&path.to_string_lossy(), &bytes, Some(path)))
 }
 
 #[cfg(test)]
@@ -74,6 +106,21 @@ mod tests {
         assert_eq!(name("rank0.json", b"{"), None);
         assert_eq!(name("a-pid7.log", b"{ \"header\": {\n \"id\": \"0x1f\","), Some("a dump of NCCL's Inspector"));
         assert_eq!(name("a-pid7.log", b"{\"header\":{\"id\":7"), None);
+    }
+
+    #[test]
+    fn recordings_of_other_tools_are_named_for_what_they_are() {
+        let rpd = Some("ROCm profile data (rpd)");
+        assert_eq!(name("trace.rpd", b"SQLite format 3\0"), rpd);
+        assert_eq!(name("", b"SQLite format 3\0 ... CREATE TABLE \"rocpd_string\" ("), rpd);
+        let timeline = Some("a memory timeline (export_memory_timeline)");
+        assert_eq!(name("m.raw.json", b"[[1691523012345, 0, [\"a\", 1], 512], "), timeline);
+        assert_eq!(name("m.json", b" [\n [1691523012345, 1691523012346], "), timeline);
+        for other in [&b"[{\"ph\": \"X\"}]"[..], b"[1, 2]", b"[[\"a\"]]", b"[[]]", b"["] {
+            assert_eq!(name("m.json", other), None);
+        }
+        let parquet = other_format("thunk.parquet", b"PAR1").unwrap();
+        assert!(parquet.instead.contains("nsys-jax") && !parquet.is_read);
     }
 
     #[test]
