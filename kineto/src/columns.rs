@@ -9,3 +9,4 @@ mod order;
 mod piece;
 pub(crate) mod rows;
 pub(crate) mod stream;
+pub(crate) mod unknown;

@@ -66,6 +66,52 @@ fn has_prefix(name: &[u8], counts: impl Fn(&HostPrefix) -> bool) -> bool {
     HOST_PREFIXES.iter().any(|row| counts(row) && name.starts_with(row.prefix.as_bytes()))
 }
 
+/// The category of all rows of MTIA's devices: pytorch/kineto libkineto/include/ActivityType.h.
+pub const MTIA_CATEGORY: &str = "mtia_ccp_events";
+
+/// The kind of a row of a device whose category does not decide it, of a trace or of a run that was made of one.
+pub fn kind_of(category: &str, name: &[u8]) -> Kind {
+    match Kind::from_category(category) {
+        Kind::Kernel if category == MTIA_CATEGORY => kind_on_mtia(name),
+        Kind::Kernel => kind_of_kernel(name),
+        kind => kind,
+    }
+}
+
+/// A part of a piece of work has a row of its own on MTIA, which is no further work.
+fn kind_on_mtia(name: &[u8]) -> Kind {
+    match name {
+        b"dma_request" => Kind::GpuMemcpy,
+        b"event_wait" | b"event_record" => Kind::Sync,
+        _ if MTIA_PARTS.iter().any(|part| name.starts_with(part)) => Kind::Other,
+        _ => Kind::Kernel,
+    }
+}
+
+/// The kind of a row of an Ascend device in torch_npu's trace_view.json, whose rows have no category. Waits are no work.
+pub fn kind_on_ascend(name: &[u8]) -> Kind {
+    let lower = name.to_ascii_lowercase();
+    let has = |word: &str| memchr::memmem::find(&lower, word.as_bytes()).is_some();
+    match () {
+        () if has("wait") || has("event_record") || has("notify_record") => Kind::Other,
+        () if lower.starts_with(b"memcpy") => Kind::GpuMemcpy,
+        () => Kind::Kernel,
+    }
+}
+
+/// Beginnings of names that HTA counts neither as computation nor as communication nor as copies: hta/common/types.py.
+const MTIA_PARTS: [&[u8]; 5] =
+    [b"pe_exe", b"job_exe", b"packet", b"cpum_exe_subgraph", b"collective_subgraph_execution"];
+
+/// HIP's runtime copies and fills by kernels of its own: ROCm/clr rocclr/device/blitcl.cpp.
+fn kind_of_kernel(name: &[u8]) -> Kind {
+    match name.strip_prefix(b"__amd_rocclr_") {
+        Some([b'c', b'o', b'p', b'y', ..]) => Kind::GpuMemcpy,
+        Some([b'f', b'i', b'l', b'l', ..]) => Kind::GpuMemset,
+        _ => Kind::Kernel,
+    }
+}
+
 /// Whether rows of a name communicate, as the analysis counts it (`events.is_comm`). Computed once for each name, not
 /// for each row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,8 +159,9 @@ pub fn is_host_communication_in_traces(name: &[u8]) -> bool {
 #[inline]
 pub fn is_communication_kernel_in_traces(name: &[u8]) -> bool {
     let begins_word = |at: usize| !name[at - 1].is_ascii_alphabetic() && name[at - 1] != b'_';
-    // Both words end in `ccl`: a name without it in lower case is not searched further.
+    // All of these words end in `ccl`: a name without it in lower case is not searched further.
     kernels::starts_with_library(name)
+        || name.starts_with(b"hcom_")
         || (memchr::memmem::find(name, b"ccl").is_some()
             && (1..name.len()).any(|at| kernels::starts_with_library(&name[at..]) && begins_word(at)))
 }
@@ -446,6 +493,19 @@ mod tests {
         assert_eq!(names.map(is_forward), [false, false, true, false]);
         assert!(waits_for_device("Command Buffer Full") && !waits_for_device("Buffer Flush"));
         assert!(is_work_of_profiler("Buffer Flush") && !is_work_of_profiler("Lazy Function Loading"));
+    }
+
+    #[test]
+    fn the_name_decides_the_kind_of_some_rows_of_devices() {
+        let kinds = |category: &str, names: &[&str]| {
+            names.iter().map(|name| kind_of(category, name.as_bytes())).collect::<Vec<_>>()
+        };
+        use Kind::{CpuOp, GpuMemcpy, GpuMemset, Kernel, Other, Sync};
+        let on_mtia = ["dma_request", "event_wait", "event_record", "pe_exe", "job_exe:3", "add", "hccl::all_reduce"];
+        assert_eq!(kinds(MTIA_CATEGORY, &on_mtia), [GpuMemcpy, Sync, Sync, Other, Other, Kernel, Kernel]);
+        let of_hip = ["__amd_rocclr_copyBuffer.kd", "__amd_rocclr_fillBufferAligned", "__amd_rocclr_scheduler", "gemm"];
+        assert_eq!(kinds("kernel", &of_hip), [GpuMemcpy, GpuMemset, Kernel, Kernel]);
+        assert_eq!(kinds("cpu_op", &["__amd_rocclr_copyBuffer", "dma_request"]), [CpuOp, CpuOp]);
     }
 
     #[test]

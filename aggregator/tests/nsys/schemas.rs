@@ -12,7 +12,7 @@ fn ranges_are_read_under_both_names_of_their_table() {
     let renamed: Vec<String> = statements().iter().map(|sql| sql.replace("NVTX_EVENTS", "NVTX_EVENTS_V2")).collect();
     let later = database(directory.path(), "later.sqlite", &renamed.iter().map(String::as_str).collect::<Vec<_>>());
     let [one, two] = [export(directory.path(), "report.sqlite"), later].map(|path| opened(&[path]).load(0).unwrap());
-    assert_eq!((one.events, &one.names, omitted(&one)), (two.events, &two.names, omitted(&two)));
+    assert_eq!((&one.events, &one.names, omitted(&one)), (&two.events, &two.names, omitted(&two)));
 }
 
 /// Invariant (formats): Nsight Systems: every process is a rank, and its launches stay within it.

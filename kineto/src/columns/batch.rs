@@ -10,6 +10,7 @@ use crate::bytes::layout::Layout;
 use crate::bytes::text::shortened;
 use crate::columns::args::Shape;
 use crate::columns::by_text::{KnownFlops, NameRules};
+use crate::columns::unknown::AscendProcess;
 /// Memory of a row until an analysis has it: its columns here, its place in the order of the rows, and its columns there.
 const ROW_BYTES: u64 = 160;
 /// Memory of a row's arguments beside their texts, where all are kept.
@@ -242,6 +243,8 @@ pub(crate) struct Tally {
     pub(crate) events: u64,
     /// Complete events without a readable `ts`.
     pub(crate) no_start: u64,
+    /// Complete events whose `ts` is in ns since 1970.
+    pub(crate) in_ns: u64,
     /// Complete events without a readable `dur`.
     pub(crate) no_length: u64,
     /// Lengths below zero, taken as zero.
@@ -258,8 +261,20 @@ pub(crate) struct Tally {
     pub(crate) not_objects: u64,
     /// Begin and end events. Kineto does not write them, and this reader does not pair them.
     pub(crate) begin_end: u64,
+    /// Begin, instant and end events of asynchronous work.
+    pub(crate) asynchronous: u64,
     /// Counter events other than memory.
     pub(crate) counters: u64,
+    /// Rows whose arguments are counters of CUPTI.
+    pub(crate) profiler_ranges: u64,
+    /// Rows without a category. Whether they are of the host or of a device is unknown.
+    pub(crate) no_category: u64,
+    /// Rows of Ascend's profiler that repeat others, or are parts of them.
+    pub(crate) of_ascend: u64,
+    /// Events of a phase that no trace of torch has.
+    pub(crate) other_phases: u64,
+    /// Events that no analysis needs: metadata, arrows that repeat a correlation, and instants.
+    pub(crate) unused: u64,
     /// Memory events without a time or a size.
     pub(crate) bad_memory: u64,
     /// Names and arguments that were shortened.
@@ -270,10 +285,12 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self { events, no_start, no_length, negative, too_long, far, length_ns, .. } = other;
-        let Self { no_ids, not_objects, begin_end, counters, bad_memory, long_texts, long_args, .. } = other;
+        let Self { events, no_start, in_ns, no_length, negative, too_long, far, length_ns, .. } = other;
+        let Self { no_ids, not_objects, begin_end, asynchronous, counters, profiler_ranges, .. } = other;
+        let Self { no_category, of_ascend, other_phases, unused, bad_memory, long_texts, long_args, .. } = other;
         self.events += events;
         self.no_start += no_start;
+        self.in_ns += in_ns;
         self.no_length += no_length;
         self.negative += negative;
         self.too_long += too_long;
@@ -282,7 +299,13 @@ impl Tally {
         self.no_ids += no_ids;
         self.not_objects += not_objects;
         self.begin_end += begin_end;
+        self.asynchronous += asynchronous;
         self.counters += counters;
+        self.profiler_ranges += profiler_ranges;
+        self.no_category += no_category;
+        self.of_ascend += of_ascend;
+        self.other_phases += other_phases;
+        self.unused += unused;
         self.bad_memory += bad_memory;
         self.long_texts += long_texts;
         self.long_args += long_args;
@@ -339,10 +362,32 @@ pub(crate) struct Columns {
     pub(crate) comm_args: Vec<(u32, Box<[u8]>)>,
     pub(crate) allocations: Vec<Allocation>,
     pub(crate) flows: Vec<FlowEnd>,
+    /// Rows without a known category, and the category's id.
+    pub(crate) unknown: Vec<(u32, u32)>,
+    /// Processes of Ascend's profiler.
+    pub(crate) ascend: Vec<(i64, AscendProcess)>,
     pub(crate) tally: Tally,
 }
 
 impl Columns {
+    /// Events that became something or are counted by reason. Any other event would be lost without a word.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn events_accounted_for(&self) -> u64 {
+        let Tally { no_start, in_ns, no_length, too_long, begin_end, asynchronous, .. } = self.tally;
+        let Tally { counters, other_phases, unused, bad_memory, .. } = self.tally;
+        let kept = (self.len() + self.flows.len() + self.allocations.len()) as u64;
+        kept + no_start
+            + in_ns
+            + no_length
+            + too_long
+            + begin_end
+            + asynchronous
+            + counters
+            + other_phases
+            + unused
+            + bad_memory
+    }
+
     /// Rows.
     pub(crate) fn len(&self) -> usize {
         self.ts_ns.len()
@@ -383,6 +428,7 @@ impl Columns {
         }
         exact!(kind name ts_ns dur_ns track device stream correlation external);
         exact!(shape category template first_number numbers bytes flops flops_types kernel_use copy_rates allocations flows);
+        exact!(unknown ascend);
         Self {
             kind,
             name,
@@ -406,6 +452,8 @@ impl Columns {
             comm_args: self.comm_args.drain(..).collect(),
             allocations,
             flows,
+            unknown,
+            ascend,
             tally: std::mem::take(&mut self.tally),
         }
     }

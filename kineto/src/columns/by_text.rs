@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 use trace::Dtype;
-use trace::name_rules::{is_communication_kernel_in_traces, is_host_communication_in_traces};
+use trace::name_rules::{MTIA_CATEGORY, is_communication_kernel_in_traces, is_host_communication_in_traces, kind_of};
 use trace::rank::flops::{Inputs, flops, has_formula};
 use trace::rank::{Kind, least_bytes};
 
@@ -11,6 +11,9 @@ use trace::rank::{Kind, least_bytes};
 pub(crate) struct NameRules {
     /// Calls of this operator have FLOPs.
     pub(crate) has_formula: bool,
+    /// The kind of a row of this name in MTIA's category, and of a kernel's row of this name.
+    pub(crate) on_mtia: Kind,
+    pub(crate) as_kernel_kind: Kind,
     as_host_row: bool,
     as_kernel: bool,
 }
@@ -19,6 +22,8 @@ impl NameRules {
     pub(crate) fn of(name: &[u8]) -> Self {
         Self {
             has_formula: has_formula(name),
+            on_mtia: kind_of(MTIA_CATEGORY, name),
+            as_kernel_kind: kind_of("kernel", name),
             as_host_row: is_host_communication_in_traces(name),
             as_kernel: is_communication_kernel_in_traces(name),
         }

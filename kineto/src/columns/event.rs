@@ -5,6 +5,7 @@
 //! members. Keys are predicted from the event before (see `layout`).
 
 use trace::MAX_TEXT_BYTES;
+use trace::name_rules::MTIA_CATEGORY;
 use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 use trace::time_limits::MAX_LENGTH_NS;
 
@@ -18,10 +19,14 @@ use crate::columns::batch::{
     Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, is_from_text, narrow,
 };
 use crate::columns::by_text::{Call, RawInputs};
+use crate::columns::unknown::AscendProcess;
 
 /// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in
 /// cupti_activity.h.
 const ALL_STREAMS: i64 = u32::MAX as i64;
+
+/// A later time in µs since 1970 is one in ns: 10¹⁷ µs are 3 000 years.
+const MOST_US: i64 = 100_000_000_000_000_000;
 
 /// The parts of events that are kept in addition to those that every analysis needs, or left out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -137,6 +142,7 @@ pub(crate) fn read_event(
                 // Arrows and instants, such as allocations, are as many as rows.
                 if wanted.rows_only && matches!(head.phase, b's' | b'f' | b'i' | b'I') {
                     columns.tally.events += 1;
+                    columns.tally.unused += 1;
                     return cursor.close_object();
                 }
             }
@@ -352,7 +358,19 @@ fn keep(whole: &Cursor<'_>, head: &Head<'_>, args: Args, wanted: Wanted, scratch
         }
         b'C' if head.name.raw != b"[memory]" => columns.tally.counters += 1,
         b'B' | b'E' => columns.tally.begin_end += 1,
-        _ => {}
+        // `S`, `T`, `p` and `F` are those of old traces.
+        b'b' | b'n' | b'e' | b'S' | b'T' | b'p' | b'F' => columns.tally.asynchronous += 1,
+        b'M' if head.name.raw == b"process_name" => {
+            columns.tally.unused += 1;
+            let args = head.args.map(|(from, to)| {
+                let mut end = *whole;
+                end.bump(to - whole.pos());
+                end.since(from)
+            });
+            columns.ascend.extend(args.and_then(AscendProcess::named_in).map(|process| (head.pid, process)));
+        }
+        b'M' | b't' | b'i' | b'I' | b'C' => columns.tally.unused += 1,
+        _ => columns.tally.other_phases += 1,
     }
 }
 
@@ -365,7 +383,9 @@ fn keep_complete(
     columns: &mut Columns,
 ) {
     let Some(ts_ns) = number::scaled(head.ts, 3) else {
-        columns.tally.no_start += 1;
+        let in_ns = number::scaled(head.ts, 0).is_some_and(|ts| ts > MOST_US);
+        let count = if in_ns { &mut columns.tally.in_ns } else { &mut columns.tally.no_start };
+        *count += 1;
         return;
     };
     let Some(dur_ns) = number::scaled(head.dur, 3) else {
@@ -379,11 +399,19 @@ fn keep_complete(
     columns.tally.negative += u64::from(dur_ns < 0);
     let dur_ns = dur_ns.max(0);
     columns.tally.length_ns = columns.tally.length_ns.saturating_add(dur_ns);
-    let is_mtia = head.category == MTIA_CATEGORY;
-    let kind = if is_mtia { kind_on_mtia(head.name.raw) } else { scratch.kind(head.category) };
-    let on_device = is_device_row(kind);
     let row = columns.len() as u32;
     let (name, rules) = scratch.name(head.name, &mut columns.tally);
+    // Some copies of MTIA are in no stream.
+    let is_mtia = head.category == MTIA_CATEGORY.as_bytes();
+    let kind = match scratch.kind(head.category) {
+        Kind::Kernel if is_mtia => rules.on_mtia,
+        Kind::Kernel => rules.as_kernel_kind,
+        kind => kind,
+    };
+    if kind == Kind::Other && !is_mtia {
+        count_other(head, scratch, columns);
+    }
+    let on_device = is_device_row(kind);
     // Where the arguments name no device or stream, a device row's process and thread are its device and stream.
     let place = |arg: i64, fallback: i64| match (on_device, arg) {
         (false, _) => NONE,
@@ -419,7 +447,7 @@ fn keep_complete(
     if args.bytes != NONE {
         columns.bytes.push((row, args.bytes));
     }
-    keep_device_use(row, &args, columns);
+    keep_device_use(row, kind, &args, columns);
     if kind == Kind::CpuOp && rules.has_formula && !wanted.rows_only {
         keep_flops(whole, head, row, scratch, columns);
     }
@@ -430,22 +458,18 @@ fn keep_complete(
     }
 }
 
-/// Every row of MTIA's devices has this category: libkineto/include/ActivityType.h. Some of their copies are in no stream.
-const MTIA_CATEGORY: &[u8] = b"mtia_ccp_events";
-
-/// The kind of a row of an MTIA device. A part of a piece of work has a row of its own, which is no further work.
-fn kind_on_mtia(name: &[u8]) -> Kind {
-    match name {
-        b"dma_request" => Kind::GpuMemcpy,
-        b"event_wait" | b"event_record" => Kind::Sync,
-        _ if MTIA_PARTS.iter().any(|part| name.starts_with(part)) => Kind::Other,
-        _ => Kind::Kernel,
+/// Counts a row of no known kind by its category.
+fn count_other(head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
+    match head.category {
+        b"cuda_profiler_range" => columns.tally.profiler_ranges += 1,
+        // Spans of the profiler itself.
+        b"Trace" => {}
+        category => {
+            let row = columns.len() as u32;
+            columns.unknown.push((row, scratch.categories.id(shortened(category))));
+        }
     }
 }
-
-/// Beginnings of names that HTA counts neither as computation nor as communication nor as copies: hta/common/types.py.
-const MTIA_PARTS: [&[u8]; 5] =
-    [b"pe_exe", b"job_exe", b"packet", b"cpum_exe_subgraph", b"collective_subgraph_execution"];
 
 /// Keeps the arguments of a row that may belong to a collective.
 fn keep_comm_args(whole: &Cursor<'_>, (from, to): (usize, usize), row: u32, columns: &mut Columns) {
@@ -496,8 +520,8 @@ fn read_inputs<'a>(cursor: &mut Cursor<'a>) -> Result<RawInputs<'a>, Fault> {
     Ok(inputs)
 }
 
-/// Keeps the launch parameters, occupancy and bandwidth of a device row.
-fn keep_device_use(row: u32, args: &Args, columns: &mut Columns) {
+/// Keeps the launch parameters and occupancy of a kernel, and the bandwidth of a copy.
+fn keep_device_use(row: u32, kind: Kind, args: &Args, columns: &mut Columns) {
     let id = i64::from(row);
     let used = KernelUse {
         id,
@@ -507,7 +531,7 @@ fn keep_device_use(row: u32, args: &Args, columns: &mut Columns) {
         shared_mem_bytes: args.shared_mem_bytes.try_into().ok(),
         occupancy_pct: args.occupancy_pct.map(|pct| pct as f32),
     };
-    if used != KernelUse::unknown(id) {
+    if kind == Kind::Kernel && used != KernelUse::unknown(id) {
         columns.kernel_use.push(used);
     }
     if let Some(bandwidth_gbs) = args.bandwidth_gbs {
@@ -558,6 +582,8 @@ fn keep_flow(head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
     {
         let track = scratch.tracks.id(head.pid, head.tid);
         columns.flows.push(FlowEnd { id: head.id, ts_ns, track, start: head.phase == b's' });
+    } else {
+        columns.tally.unused += 1;
     }
 }
 

@@ -15,6 +15,7 @@ use crate::columns::args::Template;
 use crate::columns::batch::{Allocation, Columns, FarStreams, FlowEnd, Interner, Scratch, Tally, widen};
 use crate::columns::event::is_device_row;
 use crate::columns::order::{MIN_ROWS, Places, order_rows, rows_in};
+use crate::columns::unknown::{Meanings, settle_unknown};
 
 /// Traces before 2024 hold whole µs. Start and length are rounded down separately, so a child may seem to end
 /// up to 1 µs after its parent.
@@ -39,6 +40,8 @@ pub(crate) struct Rows {
     /// Arrows, with the process and thread of each end.
     pub(crate) flows: Vec<(FlowEnd, (i64, i64))>,
     pub(crate) tally: Tally,
+    /// Rows of unknown categories in processes that have device rows, by category.
+    pub(crate) unknown_on_devices: BTreeMap<Text, u64>,
     /// Process ids of host rows, and how many rows each has.
     pub(crate) pids: BTreeMap<i64, u64>,
     /// Times are whole µs.
@@ -72,8 +75,13 @@ pub(crate) fn rows_from_pieces(
             piece.name.iter_mut().for_each(|name| *name = map.names[*name as usize]);
         }
     });
-    let streams = common_streams(&mut pieces, &maps);
+    let mut streams = common_streams(&mut pieces, &maps);
     pieces.iter().for_each(|(_, piece)| rows.tally.add(&piece.tally));
+    let meanings = |number: u32| {
+        let map = maps.get(&number)?;
+        Some(Meanings { tracks: &map.tracks, categories: &map.categories })
+    };
+    rows.unknown_on_devices = settle_unknown(&mut pieces, meanings, &rows.names, (&mut rows.tally, &mut streams));
     let sparse: Vec<SparseColumns> =
         pieces.iter_mut().map(|(number, piece)| SparseColumns::take(*number, piece)).collect();
     let whole = |(_, p): &(u32, Columns)| p.ts_ns.iter().zip(&p.dur_ns).all(|(t, d)| t % 1000 == 0 && d % 1000 == 0);

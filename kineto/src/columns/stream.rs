@@ -339,8 +339,13 @@ impl Reader {
                 }
             }
             if ended {
-                let inside = if self.tail.is_empty() { "the list of events" } else { "an event" };
-                self.ended_early(&format!("the file ends inside {inside}"));
+                // Later events in the tail show that the file goes on where this one should end.
+                let goes_on = key.as_ref().is_some_and(|key| last_event_start(&self.tail, key).is_some());
+                match (self.tail.is_empty(), goes_on) {
+                    (true, _) => self.ended_early("the file ends inside the list of events"),
+                    (_, false) => self.ended_early("the file ends inside an event"),
+                    (_, true) => self.missing(self.at, "the event that begins here has no end, and others follow it"),
+                }
                 return Ended::Stopped;
             }
         }

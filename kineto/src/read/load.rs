@@ -180,6 +180,10 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     report.add_collectives(&collectives);
     report.lose("lists of ranks of process groups", groups.without_ranks, &too_many_ranks());
     report.add_tally(&rows.tally);
+    for (category, count) in &rows.unknown_on_devices {
+        let why = "their category is unknown, and their process has work of a device: it is not counted as such";
+        report.lose(&format!("rows of {category}"), (*count).min(i64::MAX as u64) as i64, why);
+    }
     report.lose(
         "base time",
         i64::from(header.base_unread),
@@ -330,12 +334,23 @@ impl Report {
     fn add_tally(&mut self, tally: &Tally) {
         let count = |n: u64| n.min(i64::MAX as u64) as i64;
         self.lose("events", count(tally.no_start), "they have no readable ts");
+        self.lose("events", count(tally.in_ns), "their ts is in ns since 1970, and traces have µs");
         self.lose("events", count(tally.no_length), "they have no readable dur");
         self.lose("events", count(tally.far), FAR);
         self.lose("events", count(tally.too_long), LONG);
         self.lose("lengths", count(tally.negative), "they are negative; taken as zero");
         self.lose("items of traceEvents", count(tally.not_objects), "they are not objects");
         self.lose("begin and end events", count(tally.begin_end), "only complete events are read");
+        self.lose("asynchronous events", count(tally.asynchronous), "only complete events are read");
+        self.lose("events of other phases", count(tally.other_phases), "no trace of torch.profiler has them");
+        let why =
+            "whether they are of the host or of a device is unknown: they are neither computation nor communication";
+        self.lose("rows without a category", count(tally.no_category), why);
+        let why = "they have counters of CUPTI, which the method get_cupti_counter_data of rankscope.hta reads";
+        self.add("rows of cuda_profiler_range", count(tally.profiler_ranges), OmissionKind::LeftOut, why);
+        let why = "they are calls of CANN, waits, and parts and sums of other rows of Ascend's profiler";
+        self.add("rows without a category", count(tally.of_ascend), OmissionKind::LeftOut, why);
+        self.add("counter events", count(tally.counters), OmissionKind::LeftOut, "no table has such counters");
         self.lose("ids", count(tally.no_ids), "they are not 64-bit integers, or are devices beyond 32 bits");
         self.lose(
             "memory events",
@@ -346,9 +361,6 @@ impl Report {
         self.lose("names and arguments", count(tally.long_texts), &long);
         let long = format!("they are longer than {MAX_KEPT_BYTES} bytes; not used");
         self.lose("arguments of collectives", count(tally.long_args), &long);
-        if tally.counters > 0 {
-            self.remarks.push(format!("{} hardware counter events are not kept", tally.counters));
-        }
     }
 
     fn counter(&self, rows: &Rows) -> CounterRow {

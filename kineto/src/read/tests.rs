@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use trace::rank::{Events, NONE, RankData};
 
 use crate::bytes::input::Input;
+use crate::columns::batch::Columns;
 use crate::columns::event::Wanted;
 use crate::columns::stream::{Room, read_stream};
 use crate::read::load::rank_from_stream;
@@ -167,7 +168,23 @@ proptest! {
     fn reading_agrees_with_serde_json((text, value) in any_document(), block in 16usize..3000) {
         let data = rank_from_bytes(text.into_bytes(), block);
         prop_assert_eq!(plain_rows(&data), reference_rows(&value));
-        prop_assert!(data.omissions.iter().all(|o| matches!(&*o.what, "ProfilerStep marks" | "arrows" | "ids")));
+        prop_assert!(data.omissions.iter().all(|o| matches!(&*o.what, "ProfilerStep marks" | "arrows" | "ids" | "rows of unheard_of")));
+    }
+
+    /// Invariant (input): Every event of a trace becomes something, or is counted by the reason why not.
+    #[test]
+    fn every_event_is_accounted_for(
+        (text, _) in any_document(),
+        phases in prop::collection::vec("[BEbneCiIMstfNODRX(]", 30),
+        rows_only: bool,
+    ) {
+        let mut parts = text.split("\"X\"");
+        let first = parts.next().unwrap_or_default().to_string();
+        let text = parts.zip(phases.iter().cycle()).fold(first, |text, (part, phase)| format!("{text}\"{phase}\"{part}"));
+        let wanted = if rows_only { ROWS_ONLY } else { Wanted::default() };
+        let streamed = read_stream(Input::from_bytes(text.into_bytes()), wanted, 400, Room::unlimited());
+        let sum = |of: fn(&Columns) -> u64| streamed.pieces.iter().map(|(_, piece)| of(piece)).sum::<u64>();
+        prop_assert_eq!(sum(|p| p.tally.events), sum(Columns::events_accounted_for));
     }
 
     /// A file that is cut anywhere keeps the events that end before the cut, and lists the cut.
@@ -285,6 +302,7 @@ fn odd_values_of_real_files_are_read() {
             ("lengths", Some(1)),
             ("items of traceEvents", Some(1)),
             ("begin and end events", Some(1)),
+            ("counter events", Some(1)),
         ]
     );
 }

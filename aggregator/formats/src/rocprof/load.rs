@@ -2,7 +2,7 @@
 //!
 //! | records | rows |
 //! |---|---|
-//! | `kernel_dispatch` | `kernel` |
+//! | `kernel_dispatch` | `kernel`; copies and fills by HIP's own kernels: `gpu_memcpy`, `gpu_memset` |
 //! | `memory_copy` | `gpu_memcpy` |
 //! | `hip_api` | `cuda_runtime` |
 //! | `rccl_api`, `marker_api` | `user_annotation` |
@@ -11,6 +11,7 @@
 
 use kineto::find_steps;
 use rustc_hash::FxHashMap;
+use trace::name_rules::kind_of;
 use trace::rank::{Launches, mark_below_operators};
 use trace::{DeviceRow, OmissionRow, Text};
 
@@ -158,11 +159,12 @@ impl Loader<'_> {
     fn kernel(&mut self, record: &Record, base: Added) {
         let name = record.kernel.and_then(|id| self.process.kernels.get(&id)).map_or("", String::as_str);
         let name = name.strip_suffix(".kd").unwrap_or(name);
+        let kind = kind_of("kernel", name.as_bytes());
         let name = self.name((record.table, record.kernel, None), name, "unknown kernel");
         let device = record.agent.and_then(|agent| self.devices.get(&agent)).copied();
         let stream = record.stream.filter(|stream| *stream != 0).or(record.queue);
         let row = Added { device, stream, ..base };
-        let Some(id) = self.rows.add_named(Kind::Kernel, name, row) else { return };
+        let Some(id) = self.rows.add_named(kind, name, row).filter(|_| kind == Kind::Kernel) else { return };
         let threads = product(record.group);
         // The grid counts work-items.
         let blocks =

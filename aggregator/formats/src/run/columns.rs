@@ -3,6 +3,7 @@
 
 use arrow_array::{Array, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
 use rustc_hash::FxHashMap;
+use trace::name_rules::{MTIA_CATEGORY, kind_of};
 use trace::rank::flops::element_type;
 use trace::rank::{FlopsType, communicates, mark_rows};
 use trace::{Dtype, Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
@@ -57,6 +58,7 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     let mut names = Names::default();
     // A footer can claim any number of rows, so memory grows only with the rows that exist.
     let mut raw = RawColumns::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 22));
+    raw.is_of_trace = run.manifest.trace_file(rank).is_some();
     for shard in shards {
         if let Err((rows_read, error)) = load_shard(shard, &table, &mut names, &mut raw) {
             data.omissions.push(unread(run, shard, rows_read, &error));
@@ -186,7 +188,12 @@ fn append(batch: &RecordBatch, names: &mut Names, raw: &mut RawColumns) -> Resul
     for (source, target) in longs.iter().zip(targets) {
         append_longs(source.as_ref(), rows, target);
     }
-    tell_processes_apart(pid.as_ref(), &mut raw.pids, &mut raw.events.correlation[first..]);
+    // A rank of traces has numbers of its own, also where later windows are of other processes.
+    tell_processes_apart(
+        pid.as_ref().filter(|_| !raw.is_of_trace),
+        &mut raw.pids,
+        &mut raw.events.correlation[first..],
+    );
     if let Some(open) = open.filter(|open| open.true_count() > 0) {
         raw.open
             .extend((0..rows).filter(|row| open.is_valid(*row) && open.value(*row)).map(|row| (first + row) as u32));
@@ -219,7 +226,16 @@ fn append_names(kind: &TextColumn, name: &TextColumn, rows: usize, names: &mut N
     // Look up each entry of the batch's dictionaries once; each row then costs only an index.
     let kinds: Vec<Kind> = kind.values().iter().map(|k| Kind::from_category(k)).collect();
     let ids: Vec<u32> = name.values().iter().map(|n| names.id(n)).collect();
-    events.kind.extend((0..rows).map(|row| kind.key(row).map_or(Kind::Other, |key| kinds[key])));
+    // The name decides the kind of some rows of devices.
+    let is_mtia: Vec<bool> = kind.values().iter().map(|k| **k == *MTIA_CATEGORY).collect();
+    let of_name = |category: &str| name.values().iter().map(|n| kind_of(category, n.as_bytes())).collect::<Vec<_>>();
+    let [on_mtia, as_kernel] = [MTIA_CATEGORY, "kernel"].map(of_name);
+    events.kind.extend((0..rows).map(|row| match (kind.key(row), name.key(row)) {
+        (Some(key), Some(name)) if is_mtia[key] => on_mtia[name],
+        (Some(key), Some(name)) if kinds[key] == Kind::Kernel => as_kernel[name],
+        (Some(key), _) => kinds[key],
+        (None, _) => Kind::Other,
+    }));
     events.name.extend((0..rows).map(|row| name.key(row).map_or(0, |key| ids[key])));
 }
 

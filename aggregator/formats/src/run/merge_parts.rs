@@ -25,6 +25,8 @@ pub struct RawColumns {
     pub copy_rates: Vec<CopyRate>,
     /// Processes that made calls, numbered in the order of their first row.
     pub pids: FxHashMap<i64, i64>,
+    /// The rank was made of traces.
+    pub is_of_trace: bool,
 }
 
 impl RawColumns {

@@ -108,3 +108,85 @@ fn streams_beyond_32_bits_stay_apart() {
     );
     assert_eq!(data.events.stream, [94_012_345_678_901, NONE]);
 }
+
+/// What is left out of a rank, and how much.
+fn omitted(data: &trace::rank::RankData) -> Vec<(String, Option<i64>, bool)> {
+    data.omissions.iter().map(|o| (o.what.to_string(), o.amount, o.kind == trace::OmissionKind::Lost)).collect()
+}
+
+#[test]
+fn events_that_nobody_reads_are_counted_by_their_category() {
+    let data = rank_from_events(
+        r#"
+        {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":1},
+        {"ph":"X","cat":"warp_drive","name":"engage","pid":0,"tid":7,"ts":2,"dur":1},
+        {"ph":"X","cat":"my_host_rows","name":"h","pid":5,"tid":7,"ts":2,"dur":1},
+        {"ph":"X","name":"no category","pid":5,"tid":7,"ts":3,"dur":1},
+        {"ph":"X","cat":"cuda_profiler_range","name":"r","pid":0,"tid":7,"ts":4,"dur":1},
+        {"ph":"X","cat":"Trace","name":"PyTorch Profiler (0)","pid":"Spans","tid":"PyTorch Profiler","ts":4,"dur":1},
+        {"ph":"C","name":"sm__cycles","pid":0,"ts":4,"args":{"v":1}},
+        {"ph":"b","cat":"a","name":"async","id":1,"pid":5,"tid":7,"ts":4},
+        {"ph":"e","cat":"a","name":"async","id":1,"pid":5,"tid":7,"ts":5},
+        {"ph":"O","name":"object","id":1,"pid":5,"ts":5},
+        {"ph":"M","name":"process_name","pid":5,"ts":0,"args":{"name":"python"}},
+        {"ph":"i","name":"Iteration Start","pid":5,"tid":1,"ts":5,"s":"g"},
+        {"ph":"s","cat":"ac2g","name":"ac2g","id":1,"pid":5,"tid":7,"ts":5}"#,
+    );
+    let expected = [
+        ("asynchronous events", 2, true),
+        ("events of other phases", 1, true),
+        ("rows without a category", 1, true),
+        ("rows of cuda_profiler_range", 1, false),
+        ("counter events", 1, false),
+        ("rows of warp_drive", 1, true),
+    ];
+    assert_eq!(omitted(&data), expected.map(|(what, amount, is_lost)| (what.to_string(), Some(amount), is_lost)));
+}
+
+/// Each message is caused on purpose.
+#[test]
+fn messages_say_what_happened() {
+    let why =
+        |text: &str| rank_from_text(text).omissions.iter().map(|o| o.why.to_string()).collect::<Vec<_>>().join("; ");
+    let event = |ts: &str| {
+        format!(r#"{{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":{ts},"dur":1,"args":{{"x":[1]}}}}"#)
+    };
+    assert_eq!(why(&format!("[{}]", event("1700000000000000000"))), "their ts is in ns since 1970, and traces have µs");
+    assert_eq!(why(&format!("[{}]", event("\"later\""))), "they have no readable ts");
+    let whole = event("1");
+    let cut = format!("[{whole},{}", &whole[..40]);
+    assert!(why(&cut).ends_with("the file ends inside an event"), "{}", why(&cut));
+    // Two braces are missing in the middle: the file goes on behind them.
+    let stack = r#"{"ph":"X","cat":"python_function","name":"f","pid":1,"tid":1,"ts":1,"dur":1,"args":{"x":{"y":1"#;
+    let unclosed = format!("[{whole},{stack}}},{whole},{whole}]");
+    let expected = format!(
+        "from byte {} of the JSON text on: the event that begins here has no end, and others follow it",
+        whole.len() + 2
+    );
+    assert_eq!(why(&unclosed), expected);
+}
+
+/// The processes of torch_npu's `trace_view.json` tell what its rows without a category are.
+#[test]
+fn rows_of_ascend_devices_are_kernels_and_collectives() {
+    let data = rank_from_events(
+        r#"
+        {"ph":"M","name":"process_name","pid":9,"args":{"name":"Ascend Hardware"}},
+        {"ph":"M","name":"process_name","pid":8,"args":{"name":"Communication"}},
+        {"ph":"M","name":"process_name","pid":7,"args":{"name":"CANN"}},
+        {"ph":"X","cat":"cpu_op","name":"ProfilerStep#4","pid":1,"tid":1,"ts":"1","dur":100},
+        {"ph":"X","name":"AscendCL@aclnnMatmul","pid":7,"tid":1,"ts":"2","dur":2},
+        {"ph":"X","name":"MatMulV2","pid":9,"tid":2,"ts":"5","dur":3},
+        {"ph":"X","name":"EVENT_WAIT","pid":9,"tid":2,"ts":"9","dur":3},
+        {"ph":"X","name":"MEMCPY_ASYNC","pid":9,"tid":3,"ts":"10","dur":3},
+        {"ph":"X","name":"hcom_allReduce__680_0_1","pid":8,"tid":4,"ts":"20","dur":30},
+        {"ph":"X","name":"Notify_Wait","pid":8,"tid":5,"ts":"21","dur":3}"#,
+    );
+    let events = &data.events;
+    let on_device = (0..events.len()).filter(|row| events.device[*row] == 0);
+    let rows: Vec<_> = on_device.map(|row| (events.kind[row], events.stream[row], events.is_comm[row])).collect();
+    assert_eq!(rows, [(Kind::Kernel, 2, false), (Kind::GpuMemcpy, 3, false), (Kind::Kernel, 4, true)]);
+    let [collective] = &data.outline.collectives[..] else { panic!("{:?}", data.outline.collectives) };
+    assert_eq!((&*collective.op, collective.step()), ("allreduce", Some(4)));
+    assert_eq!(omitted(&data), [("rows without a category".to_string(), Some(3), false)]);
+}

@@ -11,7 +11,7 @@ use crate::read::load::load_wanted;
 use crate::read::tests::{file_of, rank_from_text};
 use crate::read::{MemoryShare, TraceFile, load_windows};
 
-const HEAD: &str = r#"{"traceEvents": [{"ph":"X","name":"first","ts":0,"dur":1}"#;
+const HEAD: &str = r#"{"traceEvents": [{"ph":"X","cat":"cpu_op","name":"first","ts":0,"dur":1}"#;
 
 fn room(bytes: u64) -> Room {
     Room { bytes, full: "no room".into() }
@@ -31,7 +31,7 @@ fn rows_in(streamed: &Streamed) -> usize {
 }
 
 fn events(count: usize) -> String {
-    (0..count).map(|ts| format!(r#",{{"ph":"X","name":"k","ts":{ts},"dur":1}}"#)).collect()
+    (0..count).map(|ts| format!(r#",{{"ph":"X","cat":"cpu_op","name":"k","ts":{ts},"dur":1}}"#)).collect()
 }
 
 #[test]
@@ -139,7 +139,8 @@ fn the_windows_of_a_rank_share_its_memory() {
         let rank = load_windows(&limited).unwrap();
         (rank.events.len(), rank.omissions)
     };
-    assert_eq!(within(2 * one.memory_bytes, 1), (10_002, Vec::new()));
+    // Each thread counts the texts that it has met.
+    assert_eq!(within(2 * one.memory_bytes + (64 << 10), 1), (10_002, Vec::new()));
     let (rows, omissions) = within(3 * one.memory_bytes, 2);
     assert!((5_001..8_000).contains(&rows), "{rows}");
     let [omission] = &omissions[..] else { panic!("{omissions:?}") };
