@@ -6,6 +6,7 @@ use trace::Severity;
 
 use crate::finding::{Found, finding, step_rows};
 use crate::registry::Context;
+use measure::lost_launches::WITHOUT_WORK;
 use model::claim::{Advice, Claim, Part, Quantity, Relation, Value};
 use model::units::ns;
 
@@ -18,9 +19,6 @@ kind! {
     /// Launches have no device work in the trace, so what a device did in that time is unknown.
     LOST_LAUNCHES: "lost-launches", makes numbers invalid, by lost_launches
 }
-
-/// The omission that counts these launches.
-const WITHOUT_WORK: &str = "launches without device work";
 
 fn lost_rows(context: &Context<'_>) -> Option<Found> {
     let facts = &context.analysis.facts;

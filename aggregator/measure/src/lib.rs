@@ -6,7 +6,7 @@ pub mod communication;
 pub mod critical;
 pub mod device;
 pub mod idle;
-mod lost_launches;
+pub mod lost_launches;
 pub mod map;
 pub mod memory;
 pub mod modules;

@@ -15,6 +15,9 @@ use trace::rank::{Launches, RowsByCorrelation, enclosing};
 use model::intervals::{Interval, IntervalSet};
 use model::{Events, Kind, RankData};
 
+/// The omission that counts them.
+pub const WITHOUT_WORK: &str = "launches without device work";
+
 /// The share of the launches that may lack their work, and of the recorded time that a blocking copy without its row may take. Clean
 /// traces of torch.profiler lack none.
 const TOLERATED_SHARE: f64 = 0.01;
@@ -94,7 +97,7 @@ impl LostLaunches {
              what the device did is unknown",
             self.launches
         );
-        let row = OmissionRow::lost("launches without device work", why).rank(rank).amount(self.lost);
+        let row = OmissionRow::lost(WITHOUT_WORK, why).rank(rank).amount(self.lost);
         (!self.unknown.is_empty()).then_some(row)
     }
 }

@@ -371,7 +371,7 @@ pub(crate) struct Columns {
 
 impl Columns {
     /// Events that became something or are counted by reason. Any other event would be lost without a word.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(test)]
     pub(crate) fn events_accounted_for(&self) -> u64 {
         let Tally { no_start, in_ns, no_length, too_long, begin_end, asynchronous, .. } = self.tally;
         let Tally { counters, other_phases, unused, bad_memory, .. } = self.tally;

@@ -101,6 +101,7 @@ fn analysis_with(text: &str) -> Analysis {
             }],
             ..Tables::default()
         },
+        ..Analysis::default()
     }
 }
 

@@ -81,7 +81,7 @@ fn analysis(ranks: i32) -> Analysis {
         }],
         ..Tables::default()
     };
-    Analysis { facts, verdict, tables }
+    Analysis { facts, verdict, tables, ..Analysis::default() }
 }
 
 fn identity(rank: i32) -> RankIdentity {
