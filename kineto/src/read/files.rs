@@ -21,7 +21,7 @@ use crate::{Error, OtherFormat};
 
 /// The subject of the notes on where ranks come from.
 const RANKS: &str = "ranks";
-const BY_NUMBERS: &str = "taken from the number in which alone the files' names differ; the traces do not state them";
+const BY_NUMBERS: &str = "taken from the files' names, which differ in one number; the traces do not state them";
 const BY_ORDER: &str = "guessed from the order of the files' names: neither the traces nor the names state them";
 
 /// The traces of a job.
@@ -227,7 +227,7 @@ impl Plan {
         files
     }
 
-    /// Gives ranks to the files that do not have theirs: the number in which alone their names differ, or their order. `known`
+    /// Gives ranks to the files that do not state theirs: the only number that differs in their names, or else their order. `known`
     /// are the files with a rank.
     fn number_by_order(&mut self, unknown: &[&Probe], known: &[TraceFile]) -> Vec<TraceFile> {
         let known: BTreeSet<i32> = known.iter().map(|f| f.rank).collect();
