@@ -235,7 +235,7 @@ mod tests {
         let seen = |properties: &str, used: &[i64]| {
             let properties = Value::parse(properties.as_bytes()).unwrap();
             let events = Events {
-                kind: vec![Kind::Kernel; used.len()].into(),
+                kind: vec![Kind::Kernel; used.len()],
                 device: used.to_vec(),
                 ts_ns: vec![0; used.len()],
                 ..Events::default()

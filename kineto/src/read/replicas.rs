@@ -24,6 +24,9 @@ use crate::read::trace_file::{Replica, TraceFile, listed};
 /// A replica: its number by the files' names, and its place among those that the names do not tell apart.
 type Key = (i32, usize);
 
+/// A process, and the positions of its files.
+type Process = (i64, Vec<usize>);
+
 /// Gives the files of replicas their ranks in the whole job. `world_size` is the number of ranks of one replica. Returns a
 /// note; `None` if there is one replica.
 pub(crate) fn tell_apart(files: &mut [TraceFile], surveys: &[Traits], world_size: i32) -> Option<OmissionRow> {
@@ -65,7 +68,7 @@ fn keys(files: &[TraceFile], surveys: &[Traits], named: &[i32]) -> Vec<Key> {
     order.sort_by(|a, b| natural_order(&files[*a].name, &files[*b].name));
     let number = |file: usize| named.get(file).copied().unwrap_or(0);
     // The processes of each rank and number, in the order of their first files.
-    let mut processes: BTreeMap<(i32, i32), Vec<(i64, Vec<usize>)>> = BTreeMap::new();
+    let mut processes: BTreeMap<(i32, i32), Vec<Process>> = BTreeMap::new();
     for file in order {
         let of_rank = processes.entry((files[file].rank, number(file))).or_default();
         match of_rank.iter_mut().find(|(pid, _)| *pid == surveys[file].pid) {
