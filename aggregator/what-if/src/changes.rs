@@ -125,6 +125,21 @@ impl Asked {
     }
 }
 
+impl Prediction {
+    /// Limits the bounds to what can be: no step is shorter than nothing, so none of `recorded_ns` saves more than that.
+    fn possible(self, recorded_ns: i64) -> Self {
+        let (length, saved) = (|ns: i64| ns.max(0), |ns: i64| ns.min(recorded_ns));
+        Self {
+            step_ns: length(self.step_ns),
+            step_low_ns: self.step_low_ns.map(length),
+            step_high_ns: self.step_high_ns.map(length),
+            saved_low_ns: self.saved_low_ns.map(saved),
+            saved_high_ns: self.saved_high_ns.map(saved),
+            ..self
+        }
+    }
+}
+
 const ROLE_MEDIAN: &str = "all ranks work as is typical of their role";
 
 struct Predictor<'a> {
@@ -162,7 +177,7 @@ impl<'a> Predictor<'a> {
             error_of_mean_ns(&lengths_ns, BETWEEN_RUNS).map(|ns| ns * 2.0_f64.sqrt()),
             (shorter_ns, longer_ns),
         );
-        Some(Prediction {
+        let prediction = Prediction {
             change,
             step_ns: step,
             step_low_ns,
@@ -170,7 +185,8 @@ impl<'a> Predictor<'a> {
             saved_ns: saved,
             saved_low_ns,
             saved_high_ns,
-        })
+        };
+        Some(prediction.possible(mean_ns(&self.recorded_ns)))
     }
 
     fn asked(&self, asked: &Asked, analysis: &Analysis) -> Option<Prediction> {
@@ -230,4 +246,25 @@ fn error_of_mean_ns(values: &[i64], between_runs: f64) -> Option<f64> {
     let mean = values.iter().map(|ns| *ns as f64).sum::<f64>() / n;
     let variance = values.iter().map(|ns| (*ns as f64 - mean).powi(2)).sum::<f64>() / (n - 1.0);
     Some(student_quantile(0.975, n - 1.0).abs() * (variance * (1.0 / n + between_runs)).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_length_is_negative() {
+        let wide = Prediction {
+            change: String::new(),
+            step_ns: 96,
+            step_low_ns: Some(-203),
+            step_high_ns: Some(395),
+            saved_ns: 4,
+            saved_low_ns: Some(-295),
+            saved_high_ns: Some(303),
+        };
+        let found = wide.possible(100);
+        assert_eq!((found.step_low_ns, found.step_ns, found.step_high_ns), (Some(0), 96, Some(395)));
+        assert_eq!((found.saved_low_ns, found.saved_high_ns), (Some(-295), Some(100)));
+    }
 }
