@@ -10,3 +10,4 @@ mod piece;
 pub(crate) mod rows;
 pub(crate) mod stream;
 pub(crate) mod unknown;
+pub(crate) mod wanted_args;

@@ -94,19 +94,20 @@ impl Source for AddedSource {
 FINDING = '''\
 //! An added finding.
 
-use trace::{FindingRow, Severity};
+use trace::Severity;
 
-use crate::finding::finding;
+use crate::finding::{Found, finding};
 use crate::registry::Context;
+use model::claim::{Claim, Quantity, Relation};
 
 kind! {
     /// Every analysis has it.
     ADDED: "added", by added
 }
 
-fn added(_: &Context<'_>) -> Option<FindingRow> {
-    let evidence = ("step_breakdown", "1 of 1; threshold 0".to_string());
-    Some(finding(Severity::Info, "Rank 0 was added".into(), evidence, "remove it"))
+fn added(_: &Context<'_>) -> Option<Found> {
+    let claim = Claim::new(Quantity::Recorded, Relation::Is, "step_breakdown").of(0, None);
+    Some(finding(claim, Severity::Info, "Rank 0 was added".into(), "1 of 1; threshold 0".into(), "remove it"))
 }
 '''
 

@@ -230,7 +230,8 @@ fn a_newer_schema_is_named_with_what_to_do() {
     // none.)
     let at = bytes.windows(key.len()).rposition(|w| w == key).unwrap() + key.len();
     let mut newer = bytes.clone();
-    let digit = (at..at + 4).find(|i| newer[*i] == b'1').unwrap();
+    let current = b'0' + u8::try_from(trace::SCHEMA_VERSION).unwrap();
+    let digit = (at..at + 4).find(|i| newer[*i] == current).unwrap();
     newer[digit] = b'9';
     fs::write(&shard, newer).unwrap();
     let finished = analyze(&run, &[], 3);

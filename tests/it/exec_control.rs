@@ -110,7 +110,8 @@ fn a_paused_program_is_recorded_from_ctl_start_on() {
     let (run, runtime) = (scratch("exec_paused").join("run"), runtime());
     let mut program = Recorded::start(&run, runtime.path(), &["--paused"], 1, None);
     assert_eq!(program.next("mask") & COLL, 0);
-    let said = ctl(runtime.path(), &["status"]).expect_code(0).stdout;
+    // Programs of other tests run at the same time.
+    let said = ctl(runtime.path(), &["status", "--out", &run.display().to_string()]).expect_code(0).stdout;
     assert!(said.contains(": not recording") && !said.contains("starts in"), "{said}");
     ctl(runtime.path(), &["start", "--out", &run.display().to_string()]).expect_code(0);
     assert_eq!(program.next("mask") & COLL, COLL);

@@ -7,6 +7,7 @@ use findings::FINDINGS;
 use flate2::read::GzDecoder;
 use formats::kineto::KinetoSource;
 use model::analysis::Analysis;
+use model::claim::{Claim, Quantity};
 use model::options::Options;
 use pipeline::analyze;
 use serde_json::Value;
@@ -73,8 +74,9 @@ fn the_profilers_own_cost_is_named_and_is_no_idleness_of_the_job() {
     );
     assert!(found.title.starts_with(who) && found.title.contains(names), "{found:?}");
     assert!((found.saving_ns.unwrap() - 1_526_826).abs() < 100, "{found:?}");
-    let idle = finding(&analysis, "idle-devices").unwrap();
-    assert_eq!(idle.saving_ns, Some(step.idle_ns - step.overhead_ns), "{idle:?}");
+    let of_idle = |claim: &&Claim| claim.quantity == Quantity::Idle;
+    let idle = analysis.claims.iter().find(of_idle).unwrap();
+    assert_eq!(idle.value, Some(model::claim::Value::Ns(step.idle_ns - step.overhead_ns)), "{idle:?}");
     let gaps = analysis.tables.idle_breakdown.iter();
     assert!(gaps.clone().any(|row| row.overhead_ns > 0) && gaps.clone().all(|row| row.overhead_ns <= row.idle_ns));
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use crate::tidy::sources;
 
 /// The word in brackets, and the heading of the page. The page has them in this order.
-const GROUPS: [(&str, &str); 13] = [
+const GROUPS: [(&str, &str); 14] = [
     ("files", "Files of a run are whole and are not lost"),
     ("input", "Bytes from outside do no harm"),
     ("formats", "Every format gives its own numbers"),
@@ -25,6 +25,7 @@ const GROUPS: [(&str, &str); 13] = [
     ("clocks", "A time is never better than its error bar"),
     ("numbers", "Parts sum to the whole, and numbers are those of other tools"),
     ("verdicts", "No rank is blamed without a cause"),
+    ("sentences", "No sentence claims what is unknown, and no two contradict each other"),
     ("hang", "The cause of a hang is named"),
     ("watch", "`watch` is bounded and raises no false alarm"),
     ("output", "Every output tells the same story and harms no reader"),

@@ -7,7 +7,7 @@ mod phrases;
 
 use std::collections::BTreeSet;
 
-use trace::{StragglerRow, Verdict as RankVerdict};
+use trace::{OmissionKind, OmissionRow, StragglerRow, Verdict as RankVerdict};
 
 pub(crate) use self::level::Place;
 use self::level::level;
@@ -104,11 +104,17 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
     verdict
 }
 
-/// What a verdict claims beside the rank that it suspects, whose claim is that of the finding `straggler`.
+/// What an answer claims beside its findings: which rows are missing, and what the verdict says of the job. The claim of a rank that the
+/// verdict suspects is that of the finding `straggler`.
 pub(crate) fn claims(analysis: &Analysis, t: &Thresholds) -> Vec<Claim> {
     let verdict = &analysis.verdict;
+    let is_missing = |row: &&OmissionRow| row.kind != OmissionKind::Note;
+    let missing = analysis.tables.omissions.iter().filter(is_missing).count();
+    let relation = if missing == 0 { Relation::Absent } else { Relation::Exceeds };
+    let rows = Claim::new(Quantity::Rows, relation, "omissions").value(Value::Count(missing as i64));
+    let rows = Claim { by: "omissions", ..rows };
     if verdict.kind != VerdictKind::Balanced {
-        return Vec::new();
+        return vec![rows];
     }
     let by_verdict = |claim: Claim| Claim { by: "verdict", ..claim };
     let row = analysis.tables.stragglers.iter().find(|row| Some(row.rank) == verdict.rank);
@@ -119,7 +125,8 @@ pub(crate) fn claims(analysis: &Analysis, t: &Thresholds) -> Vec<Claim> {
         let claim = Claim::new(Quantity::OwnExcess, relation, "stragglers").of(row.rank, None);
         by_verdict(claim.value(Value::Ns(row.own_excess_ns.max(0))))
     });
-    [by_verdict(Claim::new(Quantity::Balance, Relation::Is, "stragglers"))].into_iter().chain(of_rank).collect()
+    let balanced = by_verdict(Claim::new(Quantity::Balance, Relation::Is, "stragglers"));
+    [rows, balanced].into_iter().chain(of_rank).collect()
 }
 
 /// Makes the first finding the headline if the ranks cannot be compared. A kernel with few warps is a hint, and no headline.

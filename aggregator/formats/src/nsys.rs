@@ -30,16 +30,27 @@ mod wanted;
 use std::path::PathBuf;
 
 use trace::OmissionRow;
+use trace::place;
 
-use crate::format::{Beside, Format};
+use crate::format::{Beside, Format, Head};
 use crate::memory::{max_memory_bytes, read_at_once};
 use crate::ranks::of_rank;
-use crate::registry::is_rpd;
 use model::Error;
 use model::RankData;
 use model::source::{RankFile, Source, SourceInfo};
 
 use processes::{Found, Process, processes};
+
+/// A database of AMD's rpd, whose tables are `rocpd_…`.
+pub(crate) fn is_rpd(head: &Head<'_>) -> bool {
+    const SCHEMA_BYTES: u64 = 64 << 10;
+    if !head.bytes.starts_with(b"SQLite format 3\0") {
+        return false;
+    }
+    let schema = head.path.and_then(|path| place::first_bytes(path, SCHEMA_BYTES).ok());
+    let has_table = schema.as_deref().unwrap_or(head.bytes).windows(6).any(|six| six == b"rocpd_");
+    has_table || head.name.ends_with(".rpd") || head.name.ends_with(".rpd.gz")
+}
 
 /// The format.
 pub(crate) const FORMAT: Format = Format {

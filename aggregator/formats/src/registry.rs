@@ -49,7 +49,7 @@ fn other_format_by(head: Head<'_>) -> Option<OtherFormat> {
     if let Some(format) = FORMATS.iter().find(|format| (format.recognise)(&head)) {
         return Some(OtherFormat { name: format.name, instead: format.instead, is_read: true });
     }
-    if is_rpd(&head) {
+    if nsys::is_rpd(&head) {
         let instead = "record with torch.profiler or rocprofv3, whose JSON is read";
         return Some(OtherFormat { name: "ROCm profile data (rpd)", instead, is_read: false });
     }
@@ -64,17 +64,6 @@ fn other_format_by(head: Head<'_>) -> Option<OtherFormat> {
     }
     let (_, name, instead) = UNREAD.iter().find(|(ending, ..)| head.name.ends_with(ending))?;
     Some(OtherFormat { name, instead, is_read: false })
-}
-
-/// A database of AMD's rpd, whose tables are `rocpd_…`.
-pub(crate) fn is_rpd(head: &Head<'_>) -> bool {
-    const SCHEMA_BYTES: u64 = 64 << 10;
-    if !head.bytes.starts_with(b"SQLite format 3\0") {
-        return false;
-    }
-    let schema = head.path.and_then(|path| place::first_bytes(path, SCHEMA_BYTES).ok());
-    let has_table = schema.as_deref().unwrap_or(head.bytes).windows(6).any(|six| six == b"rocpd_");
-    has_table || head.name.ends_with(".rpd") || head.name.ends_with(".rpd.gz")
 }
 
 /// Whether a file begins as the lists of a memory timeline: `[[1700000000, 0, …`.

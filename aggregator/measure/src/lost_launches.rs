@@ -7,7 +7,7 @@
 //!  unknown              ?????????????????????????        from the launch of b to the next work of its stream
 //! ```
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use trace::OmissionRow;
 use trace::name_rules::synchronizes;
 use trace::rank::{Launches, RowsByCorrelation, enclosing};
@@ -68,6 +68,7 @@ impl LostLaunches {
         if lost.is_empty() {
             return found;
         }
+        found.lost = (found.lost - work_of_others(data, launches)).max(0);
         let recorded = (0..events.len()).map(|row| Interval::new(events.ts_ns[row], events.end_ns(row)));
         let recorded = recorded.reduce(Interval::hull).map(|all| (all.start_ns, all.end_ns));
         let Some((start_ns, end_ns)) = data.outline.recorded_with(recorded) else { return found };
@@ -100,6 +101,22 @@ impl LostLaunches {
         let row = OmissionRow::lost(WITHOUT_WORK, why).rank(rank).amount(self.lost);
         (!self.unknown.is_empty()).then_some(row)
     }
+}
+
+/// The number of device rows that may be the work of a launch without work: rows without a launch, as correlations of 0 make them, and
+/// rows beyond the first of one launch. A graph has many rows by itself.
+fn work_of_others(data: &RankData, launches: &Launches) -> i64 {
+    let events = &data.events;
+    let mut seen: FxHashSet<i64> = FxHashSet::default();
+    let mut is_other = |row: &usize| {
+        let correlation = events.correlation[*row];
+        match launches.of(correlation) {
+            None => true,
+            Some(call) if data.names[events.name[call as usize] as usize].contains("GraphLaunch") => false,
+            Some(_) => !seen.insert(correlation),
+        }
+    };
+    (0..events.len()).filter(|row| events.kind[*row].is_device_work()).filter(|row| is_other(row)).count() as i64
 }
 
 /// The calls that launch work now, not when a captured graph is launched. A call inside of another one with its own id is part of it.

@@ -30,8 +30,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     if let Some(marker) = &options.step_marker {
         mark_steps(&mut data, marker);
     }
-    let recurring = recurring_ranges(&data);
-    let has_marked_steps = !data.outline.steps.is_empty();
+    let (recurring, has_marked_steps) = (recurring_ranges(&data), !data.outline.steps.is_empty());
     let marked_steps = active_numbers(&data.outline.steps);
     one_step_if_none(&mut data);
     options.communication.decide(&mut data);

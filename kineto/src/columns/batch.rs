@@ -10,7 +10,6 @@ use crate::bytes::layout::Layout;
 use crate::bytes::text::shortened;
 use crate::columns::args::Shape;
 use crate::columns::by_text::{KnownFlops, NameRules};
-use crate::columns::unknown::AscendProcess;
 /// Memory of a row until an analysis has it: its columns here, its place in the order of the rows, and its columns there.
 const ROW_BYTES: u64 = 160;
 /// Memory of a row's arguments beside their texts, where all are kept.
@@ -367,6 +366,25 @@ pub(crate) struct Columns {
     /// Processes of Ascend's profiler.
     pub(crate) ascend: Vec<(i64, AscendProcess)>,
     pub(crate) tally: Tally,
+}
+
+/// A process of torch_npu's profiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AscendProcess {
+    Hardware,
+    Communication,
+}
+
+impl AscendProcess {
+    /// The process that the arguments of a `process_name` name.
+    pub(crate) fn named_in(args: &[u8]) -> Option<Self> {
+        let names = |name: &str| memchr::memmem::find(args, format!("\"{name}\"").as_bytes()).is_some();
+        match () {
+            () if names("Ascend Hardware") => Some(Self::Hardware),
+            () if names("Communication") => Some(Self::Communication),
+            () => None,
+        }
+    }
 }
 
 impl Columns {

@@ -16,10 +16,10 @@ use crate::bytes::text::shortened;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::args::encode;
 use crate::columns::batch::{
-    Allocation, Columns, FlowEnd, Interner, NONE_32, Row, Scratch, id_from_text, is_from_text, narrow,
+    Allocation, AscendProcess, Columns, FlowEnd, NONE_32, Row, Scratch, Tally, id_from_text, is_from_text, narrow,
 };
 use crate::columns::by_text::{Call, RawInputs};
-use crate::columns::unknown::AscendProcess;
+use crate::columns::wanted_args::{Args, EMPTY, NO_ARGS, Wanted, read_args, text_value, wanted_args};
 
 /// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in
 /// cupti_activity.h.
@@ -27,17 +27,6 @@ const ALL_STREAMS: i64 = u32::MAX as i64;
 
 /// A later time in µs since 1970 is one in ns: 10¹⁷ µs are 3 000 years.
 const MOST_US: i64 = 100_000_000_000_000_000;
-
-/// The parts of events that are kept in addition to those that every analysis needs, or left out.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted {
-    /// Shapes of operator inputs.
-    pub(crate) shapes: bool,
-    /// All arguments, and the category as written in the file.
-    pub(crate) args: bool,
-    /// Only rows: no allocations and arrows, and no FLOPs and launch parameters.
-    pub(crate) rows_only: bool,
-}
 
 /// Members of an event outside `args`.
 struct Head<'a> {
@@ -54,61 +43,6 @@ struct Head<'a> {
     /// The arguments were read when they were reached.
     args_read: bool,
 }
-
-/// The values that are read from `args`.
-struct Args {
-    external: i64,
-    correlation: i64,
-    device: i64,
-    stream: i64,
-    bytes: i64,
-    shape: u32,
-    blocks: i64,
-    block_threads: i64,
-    registers: i64,
-    shared_mem_bytes: i64,
-    occupancy_pct: Option<f64>,
-    bandwidth_gbs: Option<f64>,
-    /// They name a collective or its process group.
-    names_collective: bool,
-    /// Integers that cannot be read.
-    unread: u32,
-}
-
-const NO_ARGS: Args = Args {
-    external: NONE,
-    correlation: NONE,
-    device: NONE,
-    stream: NONE,
-    bytes: NONE,
-    shape: 0,
-    blocks: NONE,
-    block_threads: NONE,
-    registers: NONE,
-    shared_mem_bytes: NONE,
-    occupancy_pct: None,
-    bandwidth_gbs: None,
-    names_collective: false,
-    unread: 0,
-};
-const EMPTY: Str<'static> = Str { raw: b"", escaped: false };
-
-/// Bits for the arguments that are read of a kind of row.
-const EXTERNAL: u16 = 1;
-const CORRELATION: u16 = 2;
-const DEVICE: u16 = 4;
-const STREAM: u16 = 8;
-const BYTES: u16 = 16;
-const SHAPE: u16 = 32;
-const GRID: u16 = 64;
-const OCCUPANCY: u16 = 128;
-const BANDWIDTH: u16 = 256;
-const BLOCK: u16 = 512;
-const REGISTERS: u16 = 1024;
-const SHARED_MEMORY: u16 = 2048;
-const COLLECTIVE: u16 = 4096;
-/// Only kernels have these.
-const LAUNCH: u16 = GRID | BLOCK | REGISTERS | SHARED_MEMORY | OCCUPANCY;
 
 /// Reads the event at the cursor, which stands on its opening brace, into `columns`.
 pub(crate) fn read_event(
@@ -186,39 +120,6 @@ fn event_key(key: &[u8]) -> Key {
     }
 }
 
-/// The members of `args`.
-fn args_key(key: &[u8]) -> Key {
-    match key {
-        b"External id" | b"external id" => Key::External,
-        b"correlation" => Key::Correlation,
-        b"device" => Key::Device,
-        b"stream" => Key::Stream,
-        b"bytes" => Key::Bytes,
-        b"Input Dims" => Key::Shape,
-        b"grid" => Key::Grid,
-        b"block" => Key::Block,
-        b"registers per thread" => Key::Registers,
-        b"shared memory" => Key::SharedMemory,
-        b"est. achieved occupancy %" => Key::Occupancy,
-        b"memory bandwidth (GB/s)" => Key::Bandwidth,
-        b"Collective name" | b"Process Group Name" => Key::Collective,
-        _ => Key::Other,
-    }
-}
-
-/// A member's value as bytes: the inside of a string, or a bare word. Objects and arrays count as empty.
-#[inline(always)]
-fn text_value<'a>(cursor: &mut Cursor<'a>) -> Result<Str<'a>, Fault> {
-    match cursor.peek() {
-        Some(b'"') => {
-            cursor.bump(1);
-            cursor.string_rest()
-        }
-        Some(b'{' | b'[') => cursor.skip().map(|()| EMPTY),
-        _ => Ok(Str { raw: cursor.word()?, escaped: false }),
-    }
-}
-
 /// A process, thread or flow id: an integer, a string that holds one, or any string.
 #[inline(always)]
 fn id_value(cursor: &mut Cursor<'_>) -> Result<i64, Fault> {
@@ -242,109 +143,6 @@ fn read_args_member(
         cursor.skip()?;
     }
     head.args = Some((from, cursor.pos()));
-    Ok(())
-}
-
-fn wanted_args(kind: Kind, wanted: Wanted) -> u16 {
-    match kind {
-        Kind::CpuOp | Kind::UserAnnotation => EXTERNAL | if wanted.shapes { SHAPE } else { 0 },
-        Kind::Runtime | Kind::Driver => EXTERNAL | CORRELATION,
-        Kind::Kernel if !wanted.rows_only => EXTERNAL | CORRELATION | DEVICE | STREAM | COLLECTIVE | LAUNCH,
-        Kind::Kernel => EXTERNAL | CORRELATION | DEVICE | STREAM | COLLECTIVE,
-        Kind::GpuUserAnnotation | Kind::Sync => EXTERNAL | CORRELATION | DEVICE | STREAM,
-        Kind::GpuMemcpy | Kind::GpuMemset => EXTERNAL | CORRELATION | DEVICE | STREAM | BYTES | BANDWIDTH,
-        Kind::PythonFunction | Kind::Overhead | Kind::Other => 0,
-    }
-}
-
-/// Reads the wanted members of an object and steps to its end. A value other than an object is skipped.
-#[inline]
-fn read_args(
-    cursor: &mut Cursor<'_>,
-    kind: Kind,
-    mut want: u16,
-    scratch: &mut Scratch,
-    args: &mut Args,
-) -> Result<(), Fault> {
-    if cursor.peek() != Some(b'{') {
-        return cursor.skip();
-    }
-    cursor.bump(1);
-    let Scratch { layouts, shapes, .. } = scratch;
-    let layout = layouts.args(kind);
-    let mut number = 0;
-    loop {
-        if want == 0 {
-            return cursor.close_object();
-        }
-        let Some(key) = layout.member(cursor, number, args_key)? else { return Ok(()) };
-        number += 1;
-        let bit = match key {
-            Key::External => EXTERNAL,
-            Key::Correlation => CORRELATION,
-            Key::Device => DEVICE,
-            Key::Stream => STREAM,
-            Key::Bytes => BYTES,
-            Key::Shape => SHAPE,
-            Key::Grid => GRID,
-            Key::Block => BLOCK,
-            Key::Registers => REGISTERS,
-            Key::SharedMemory => SHARED_MEMORY,
-            Key::Bandwidth => BANDWIDTH,
-            Key::Occupancy => OCCUPANCY,
-            Key::Collective => COLLECTIVE,
-            _ => 0,
-        };
-        if want & bit == 0 {
-            cursor.skip()?;
-            continue;
-        }
-        want &= !bit;
-        let slot = match key {
-            Key::External => &mut args.external,
-            Key::Correlation => &mut args.correlation,
-            Key::Device => &mut args.device,
-            Key::Stream => &mut args.stream,
-            Key::Bytes => &mut args.bytes,
-            _ => {
-                read_other(cursor, key, shapes, args)?;
-                continue;
-            }
-        };
-        let text = text_value(cursor)?.raw;
-        match number::integer(text).or_else(|| number::hexadecimal(text)) {
-            Some(integer) => *slot = integer,
-            None => args.unread += u32::from(!matches!(text, b"" | b"null")),
-        }
-    }
-}
-
-/// Reads a wanted argument other than a plain integer.
-fn read_other(cursor: &mut Cursor<'_>, key: Key, shapes: &mut Interner, args: &mut Args) -> Result<(), Fault> {
-    let from = cursor.pos();
-    match key {
-        Key::Shape => {
-            cursor.skip()?;
-            args.shape = shapes.id(cursor.since(from)) + 1;
-        }
-        Key::Grid => {
-            cursor.skip()?;
-            args.blocks = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
-        }
-        Key::Block => {
-            cursor.skip()?;
-            args.block_threads = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
-        }
-        Key::Registers => args.registers = number::integer(text_value(cursor)?.raw).unwrap_or(NONE),
-        Key::SharedMemory => args.shared_mem_bytes = number::integer(text_value(cursor)?.raw).unwrap_or(NONE),
-        Key::Occupancy => args.occupancy_pct = number::decimal(text_value(cursor)?.raw),
-        Key::Bandwidth => args.bandwidth_gbs = number::decimal(text_value(cursor)?.raw),
-        Key::Collective => {
-            cursor.skip()?;
-            args.names_collective = true;
-        }
-        _ => cursor.skip()?,
-    }
     Ok(())
 }
 
@@ -374,6 +172,29 @@ fn keep(whole: &Cursor<'_>, head: &Head<'_>, args: Args, wanted: Wanted, scratch
     }
 }
 
+/// The start and the length of a complete event in ns; `None` if one cannot be used, which is counted.
+#[inline(always)]
+fn start_and_length(head: &Head<'_>, tally: &mut Tally) -> Option<(i64, i64)> {
+    let Some(ts_ns) = number::scaled(head.ts, 3) else {
+        let in_ns = number::scaled(head.ts, 0).is_some_and(|ts| ts > MOST_US);
+        let count = if in_ns { &mut tally.in_ns } else { &mut tally.no_start };
+        *count += 1;
+        return None;
+    };
+    let Some(dur_ns) = number::scaled(head.dur, 3) else {
+        tally.no_length += 1;
+        return None;
+    };
+    if dur_ns > MAX_LENGTH_NS {
+        tally.too_long += 1;
+        return None;
+    }
+    tally.negative += u64::from(dur_ns < 0);
+    let dur_ns = dur_ns.max(0);
+    tally.length_ns = tally.length_ns.saturating_add(dur_ns);
+    Some((ts_ns, dur_ns))
+}
+
 fn keep_complete(
     whole: &Cursor<'_>,
     head: &Head<'_>,
@@ -382,23 +203,7 @@ fn keep_complete(
     scratch: &mut Scratch,
     columns: &mut Columns,
 ) {
-    let Some(ts_ns) = number::scaled(head.ts, 3) else {
-        let in_ns = number::scaled(head.ts, 0).is_some_and(|ts| ts > MOST_US);
-        let count = if in_ns { &mut columns.tally.in_ns } else { &mut columns.tally.no_start };
-        *count += 1;
-        return;
-    };
-    let Some(dur_ns) = number::scaled(head.dur, 3) else {
-        columns.tally.no_length += 1;
-        return;
-    };
-    if dur_ns > MAX_LENGTH_NS {
-        columns.tally.too_long += 1;
-        return;
-    }
-    columns.tally.negative += u64::from(dur_ns < 0);
-    let dur_ns = dur_ns.max(0);
-    columns.tally.length_ns = columns.tally.length_ns.saturating_add(dur_ns);
+    let Some((ts_ns, dur_ns)) = start_and_length(head, &mut columns.tally) else { return };
     let row = columns.len() as u32;
     let (name, rules) = scratch.name(head.name, &mut columns.tally);
     // Some copies of MTIA are in no stream.

@@ -7,7 +7,8 @@
 
 use crate::bytes::json::{Cursor, Fault, FaultKind};
 use crate::columns::batch::{Columns, Scratch};
-use crate::columns::event::{Wanted, read_event};
+use crate::columns::event::read_event;
+use crate::columns::wanted_args::Wanted;
 
 /// The end of the parse of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use trace::lock;
 
 use crate::bytes::input::Input;
 use crate::columns::batch::{Columns, Scratch};
-use crate::columns::event::Wanted;
 use crate::columns::header::{Header, HeaderParser, HeaderStep};
 use crate::columns::piece::{Edges, End, anchor, last_event_start, read_piece};
+use crate::columns::wanted_args::Wanted;
 
 /// Size of a block, which becomes one piece: large compared with an event. The blocks in flight of several files fit into
 /// the cache of a core, and the last blocks of a small file are shared out evenly.

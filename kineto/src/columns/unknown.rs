@@ -9,27 +9,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use trace::Text;
 use trace::name_rules::kind_on_ascend;
 
-use crate::columns::batch::{Columns, FarStreams, Tally};
+use crate::columns::batch::{AscendProcess, Columns, FarStreams, Tally};
 use crate::columns::event::is_device_row;
-
-/// A process of torch_npu's profiler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AscendProcess {
-    Hardware,
-    Communication,
-}
-
-impl AscendProcess {
-    /// The process that the arguments of a `process_name` name.
-    pub(crate) fn named_in(args: &[u8]) -> Option<Self> {
-        let names = |name: &str| memchr::memmem::find(args, format!("\"{name}\"").as_bytes()).is_some();
-        match () {
-            () if names("Ascend Hardware") => Some(Self::Hardware),
-            () if names("Communication") => Some(Self::Communication),
-            () => None,
-        }
-    }
-}
 
 /// What a worker's ids of tracks and categories mean.
 pub(crate) struct Meanings<'a> {

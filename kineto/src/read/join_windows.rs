@@ -8,7 +8,7 @@ use trace::Text;
 use trace::rank::{Details, Events, NO_PARENT, RankData};
 
 use crate::Error;
-use crate::columns::event::Wanted;
+use crate::columns::wanted_args::Wanted;
 use crate::read::load::{Loaded, load_wanted};
 use crate::read::trace_file::TraceFile;
 

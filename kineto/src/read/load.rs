@@ -12,10 +12,10 @@ use crate::Error;
 use crate::bytes::input::Input;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::batch::{Columns, Tally};
-use crate::columns::event::Wanted;
 use crate::columns::header::{Header, rank_from_distributed_info, world_size_from_distributed_info};
 use crate::columns::rows::{Extras, Rows, rows_from_pieces};
-use crate::columns::stream::{BLOCK_BYTES, Room, Streamed, read_stream};
+use crate::columns::stream::{BLOCK_BYTES, Missing, Room, Streamed, read_stream};
+use crate::columns::wanted_args::Wanted;
 use crate::meaning::collectives::{Collectives, find_collectives};
 use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
 use crate::meaning::flight_recorder::Dump;
@@ -180,10 +180,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     report.add_collectives(&collectives);
     report.lose("lists of ranks of process groups", groups.without_ranks, &too_many_ranks());
     report.add_tally(&rows.tally);
-    for (category, count) in &rows.unknown_on_devices {
-        let why = "their category is unknown, and their process has work of a device: it is not counted as such";
-        report.lose(&format!("rows of {category}"), (*count).min(i64::MAX as u64) as i64, why);
-    }
+    report.add_unknown(&rows.unknown_on_devices);
     report.lose(
         "base time",
         i64::from(header.base_unread),
@@ -197,12 +194,8 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
     report.add("arrows", incomplete_flows, OmissionKind::LeftOut, "one of their ends is not in the trace");
     let complete = missing.is_none() && trailing.is_none();
-    for (place, what) in [(missing, "rest of the file"), (trailing, "text after the document")] {
-        if let Some(place) = place {
-            let why = format!("from byte {} of the JSON text on: {}", place.byte, place.why);
-            report.omissions.push(report.row(OmissionKind::Lost, what, &why));
-        }
-    }
+    report.add_damage(missing, "rest of the file");
+    report.add_damage(trailing, "text after the document");
     let (devices, unknown_devices) = device_rows(header.devices.as_ref(), &rows.events, rank);
     report.devices_without_properties(&unknown_devices);
     let counters = vec![report.counter(&rows)];
@@ -329,6 +322,20 @@ impl Report {
         };
         remark(found.by_name_only, "collectives known by the name of their kernel only");
         remark(found.unnamed, "collectives whose process group the trace does not name");
+    }
+
+    fn add_unknown(&mut self, by_category: &BTreeMap<Text, u64>) {
+        for (category, count) in by_category {
+            let why = "their category is unknown, and their process has work of a device: it is not counted as such";
+            self.lose(&format!("rows of {category}"), (*count).min(i64::MAX as u64) as i64, why);
+        }
+    }
+
+    fn add_damage(&mut self, place: Option<Missing>, what: &str) {
+        if let Some(place) = place {
+            let why = format!("from byte {} of the JSON text on: {}", place.byte, place.why);
+            self.omissions.push(self.row(OmissionKind::Lost, what, &why));
+        }
     }
 
     fn add_tally(&mut self, tally: &Tally) {

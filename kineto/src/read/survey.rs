@@ -10,9 +10,9 @@ use trace::{OmissionRow, Text, name_rules};
 
 use crate::Error;
 use crate::bytes::input::Input;
-use crate::columns::event::Wanted;
 use crate::columns::rows::rows_from_pieces;
 use crate::columns::stream::{BLOCK_BYTES, read_stream};
+use crate::columns::wanted_args::Wanted;
 use crate::meaning::steps::find_steps;
 use crate::read::jobs::{self, Traits};
 use crate::read::trace_file::{MemoryShare, TraceFile, Window, WindowChoice, listed};

@@ -13,8 +13,8 @@ use trace::rank::{Events, NONE, RankData};
 
 use crate::bytes::input::Input;
 use crate::columns::batch::Columns;
-use crate::columns::event::Wanted;
 use crate::columns::stream::{Room, read_stream};
+use crate::columns::wanted_args::Wanted;
 use crate::read::load::rank_from_stream;
 use crate::read::tests::reference::{check_rank, plain_rows, reference_rows};
 use crate::read::{MemoryShare, RankSource, TraceFile};

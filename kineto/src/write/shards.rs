@@ -11,8 +11,8 @@ use trace::{
 };
 
 use crate::Error;
-use crate::columns::event::Wanted;
 use crate::columns::rows::Extras;
+use crate::columns::wanted_args::Wanted;
 use crate::read::TraceFile;
 use crate::read::join_windows::{Known, Numbers};
 use crate::read::load::{Loaded, load_wanted};

@@ -10,7 +10,7 @@ use trace::{
 };
 
 use crate::Error;
-use crate::columns::event::Wanted;
+use crate::columns::wanted_args::Wanted;
 use crate::read::join_windows::{Known, Numbers};
 use crate::read::load::{Loaded, load_wanted};
 use crate::read::{MemoryShare, RankSource, TraceFile, Window, file_name};

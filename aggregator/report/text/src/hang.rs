@@ -25,7 +25,7 @@ const MAX_RANKS_CHARS: usize = 60;
 pub fn write_hang(hang: &Hang, width: usize, out: &mut dyn Write) -> Result<(), Error> {
     let mut lines = Lines { out, width };
     lines.write(0, &headline(hang))?;
-    lines.list(&hang.evidence, |evidence| (1, said_of(evidence)))?;
+    lines.list(&alike(&hang.evidence), |(ranks, evidence)| (1, said_of(ranks, evidence)))?;
     if !hang.device_stuck.is_empty() {
         let text = format!(
             "Device stuck: {}. Other ranks ended collectives that these ranks called and did not end.",
@@ -112,17 +112,40 @@ fn capital(text: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-fn said_of(evidence: &Evidence) -> String {
-    let mut text = format!("rank {}: ", evidence.rank);
+/// Culprits in the same state with their ranks: a job of thousands of ranks has few states.
+fn alike(evidence: &[Evidence]) -> Vec<(Vec<i32>, &Evidence)> {
+    let mut groups: Vec<(Vec<i32>, &Evidence)> = Vec::new();
+    for one in evidence {
+        let is_same = |first: &Evidence| {
+            let state = |e: &Evidence| (e.fault, e.waiting_in_all);
+            state(first) == state(one) && first.operation == one.operation && first.waiting == one.waiting
+        };
+        match groups.iter_mut().find(|(_, first)| is_same(first)) {
+            Some((ranks, _)) => ranks.push(one.rank),
+            None => groups.push((vec![one.rank], one)),
+        }
+    }
+    groups.iter_mut().for_each(|(ranks, _)| ranks.sort_unstable());
+    groups
+}
+
+/// The state of these ranks.
+fn said_of(ranks: &[i32], evidence: &Evidence) -> String {
+    let one = ranks.len() == 1;
+    let mut text = format!("{}: ", named(ranks));
     let Some(operation) = &evidence.operation else {
-        text.push_str("no operation is recorded in which others wait for it");
+        let them = if one { "it" } else { "them" };
+        text.push_str(&format!("no operation is recorded in which others wait for {them}"));
         return text;
     };
     let called = name(operation);
-    text.push_str(&match evidence.fault {
-        Fault::Host => format!("its program has not called {called}"),
-        Fault::Device => format!("its device does not end {called}"),
-        Fault::NotRead => format!("it has no dump or rows, and others wait for it in {called}"),
+    text.push_str(&match (evidence.fault, one) {
+        (Fault::Host, true) => format!("its program has not called {called}"),
+        (Fault::Host, false) => format!("their programs have not called {called}"),
+        (Fault::Device, true) => format!("its device does not end {called}"),
+        (Fault::Device, false) => format!("their devices do not end {called}"),
+        (Fault::NotRead, true) => format!("it has no dump or rows, and others wait for it in {called}"),
+        (Fault::NotRead, false) => format!("they have no dumps or rows, and others wait for them in {called}"),
     });
     if let Some(size) = size(operation) {
         let _ = write!(text, ", {size}");
@@ -141,7 +164,8 @@ fn said_of(evidence: &Evidence) -> String {
     if let Some(all) =
         evidence.waiting_in_all.filter(|all| *all > evidence.waiting.len() || evidence.fault == Fault::Device)
     {
-        let _ = write!(text, " In all, {} wait for it or for one that does.", plural(all, "rank"));
+        let them = if one { "it" } else { "each of them" };
+        let _ = write!(text, " In all, {} wait for {them} or for one that does.", plural(all, "rank"));
     }
     text
 }
@@ -212,4 +236,43 @@ fn disagreement(mismatch: &Mismatch) -> String {
 /// A time of day, to milliseconds.
 fn utc(ns: i64) -> String {
     chrono::DateTime::from_timestamp_nanos(ns).to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks 0, 1 and 3 have not called what rank 2 waits in; rank 4 has no dump.
+    #[test]
+    fn ranks_in_one_state_are_one_sentence() {
+        let operation = Operation {
+            communicator: "0".into(),
+            description: "".into(),
+            op: "allreduce".into(),
+            seq: Some(641),
+            peer: None,
+            bytes: None,
+            elements: None,
+            dtype: None,
+            since_utc_ns: None,
+            source_line: None,
+        };
+        let evidence = |rank, fault| Evidence {
+            rank,
+            fault,
+            operation: Some(operation.clone()),
+            waiting: vec![2],
+            waiting_in_all: Some(1),
+        };
+        let all =
+            [evidence(3, Fault::Host), evidence(0, Fault::Host), evidence(4, Fault::NotRead), evidence(1, Fault::Host)];
+        let said: Vec<String> = alike(&all).iter().map(|(ranks, one)| said_of(ranks, one)).collect();
+        assert_eq!(
+            said,
+            [
+                "ranks 0–1, 3: their programs have not called allreduce 641 of communicator \"0\". Rank 2 waits in it.",
+                "rank 4: it has no dump or rows, and others wait for it in allreduce 641 of communicator \"0\". Rank 2 waits in it.",
+            ]
+        );
+    }
 }

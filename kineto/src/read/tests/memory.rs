@@ -5,8 +5,8 @@ use trace::MAX_TEXT_BYTES;
 
 use crate::bytes::input::Input;
 use crate::bytes::value::MAX_KEPT_BYTES;
-use crate::columns::event::Wanted;
 use crate::columns::stream::{Room, Streamed, read_stream};
+use crate::columns::wanted_args::Wanted;
 use crate::read::load::load_wanted;
 use crate::read::tests::{file_of, rank_from_text};
 use crate::read::{MemoryShare, TraceFile, load_windows};
