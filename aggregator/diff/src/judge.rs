@@ -204,8 +204,7 @@ fn judge(diff: &mut Diff, step_ns: f64) {
         let place = || (&x.key, x.place).cmp(&(&y.key, y.place));
         unclear_x.cmp(&unclear_y).then(size_x.total_cmp(&size_y)).then_with(place)
     });
-    let wall = |row: &&DiffRow| is_wall(row) && row.place == Place::AllRanks;
-    let detectable = diff.rows.iter().find(wall).map(|row| {
+    let detectable = diff.step().map(|row| {
         let alone = diff.method.false_discoveries / (diff.rows.len() as f64 * harmonic(diff.rows.len()));
         let beyond_ns = quantile_of_t(1.0 - alone / 2.0, row.change.df) * row.change.se_ns;
         100.0 * (diff.method.smallest_share + beyond_ns / step_ns.max(1.0))
@@ -216,10 +215,6 @@ fn judge(diff: &mut Diff, step_ns: f64) {
         too_few_steps,
         ..verdict(diff, step_ns)
     };
-}
-
-fn is_wall(row: &DiffRow) -> bool {
-    row.key.group == Group::Step && &*row.key.name == "wall"
 }
 
 /// The row that the sentence describes: the largest change of own work, because it can be a reason; else the step; else
@@ -239,7 +234,7 @@ fn headline(rows: &[DiffRow]) -> Option<usize> {
     let kernel = |row: &DiffRow| row.key.group == Group::Kernel;
     largest(&|row| slower(row) && (named(row) || kernel(row)))
         .or_else(|| largest(&slower))
-        .or_else(|| largest(&|row| row.judgement == Judgement::Slower && is_wall(row)))
+        .or_else(|| largest(&|row| row.judgement == Judgement::Slower && row.is_step()))
         .or_else(|| largest(&|row| row.judgement == Judgement::Slower && row.key.is_cost()))
         .or_else(|| largest(&|row| row.key.is_own_work()))
         .or_else(|| largest(&|row| row.key.is_cost()))
@@ -249,13 +244,7 @@ fn headline(rows: &[DiffRow]) -> Option<usize> {
 
 fn verdict(diff: &Diff, step_ns: f64) -> DiffVerdict {
     let Some(at) = headline(&diff.rows) else {
-        let wall = diff.rows.iter().find(|row| is_wall(row) && row.place == Place::AllRanks);
-        let sentence = wall.map_or("there were no common rows to compare".to_string(), |row| {
-            let percent = |ns: f64| 100.0 * ns / step_ns.max(1.0);
-            let (low, high) = (percent(row.change.low_ns), percent(row.change.high_ns));
-            format!("the step: {:+.1} %, between {low:+.1} % and {high:+.1} %", row.step_pct)
-        });
-        return DiffVerdict { sentence, ..DiffVerdict::default() };
+        return DiffVerdict { sentence: undecided_sentence(diff, step_ns), ..DiffVerdict::default() };
     };
     let row = &diff.rows[at];
     let word = if row.judgement == Judgement::Slower { "slower" } else { "faster" };
@@ -281,10 +270,30 @@ fn verdict(diff: &Diff, step_ns: f64) -> DiffVerdict {
     DiffVerdict { changed: true, sentence, row: Some(at), ..DiffVerdict::default() }
 }
 
+/// The sentence without a significant row: the change of the step, and why it is not judged if its interval excludes 0.
+fn undecided_sentence(diff: &Diff, step_ns: f64) -> String {
+    let Some(row) = diff.step() else { return "the length of the step was not compared".into() };
+    let percent = |ns: f64| 100.0 * ns / step_ns.max(1.0);
+    let (low, high) = (percent(row.change.low_ns), percent(row.change.high_ns));
+    let Method { least_steps, smallest_share, .. } = diff.method;
+    let why = match row.change.may_be_none() {
+        _ if diff.verdict.too_few_steps => {
+            format!("; a run has fewer than {least_steps} steps, too few to judge a change")
+        }
+        true => String::new(),
+        false => format!(
+            "; this does not prove a change of more than {} % when {} rows are compared",
+            100.0 * smallest_share,
+            diff.rows.len()
+        ),
+    };
+    format!("the step: {:+.1} %, between {low:+.1} % and {high:+.1} %{why}", row.step_pct)
+}
+
 /// A clause for a headline whose sign differs from that of the step of all ranks; without it, the reader would take the
 /// headline for the change of the step.
 fn against_the_step(diff: &Diff, row: &DiffRow) -> Option<String> {
-    let wall = diff.rows.iter().find(|row| is_wall(row) && row.place == Place::AllRanks)?;
+    let wall = diff.step()?;
     let opposite = (wall.change.delta_ns > 0.0) != (row.change.delta_ns > 0.0);
     let certain = if wall.judgement == Judgement::Unclear { ", not significant" } else { "" };
     let word = if wall.change.delta_ns > 0.0 { "longer" } else { "shorter" };

@@ -30,7 +30,7 @@ mod tests;
 pub use kernel_counts::{KernelCounts, NameCount, SideKernels};
 pub use method::{Change, Method};
 pub use profile::{Group, Key, Measure};
-pub use result::{Diff, DiffRow, DiffVerdict, Judgement, OneSided, Place, RunFacts};
+pub use result::{Diff, DiffRow, DiffVerdict, Heading, Judgement, OneSided, Place, RunFacts};
 
 pub use judge::{compare, plain_name};
 pub use profile::{RankProfile, RunProfile, profile_rank};

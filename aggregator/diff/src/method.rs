@@ -61,3 +61,10 @@ pub struct Change {
     /// Probability of such a change if the true change does not exceed the smallest relevant one.
     pub p: f64,
 }
+
+impl Change {
+    /// Whether the interval holds 0: the data allow that nothing changed.
+    pub(crate) fn may_be_none(&self) -> bool {
+        self.low_ns <= 0.0 && 0.0 <= self.high_ns
+    }
+}

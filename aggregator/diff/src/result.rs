@@ -5,7 +5,7 @@ use trace::OmissionRow;
 
 use crate::kernel_counts::KernelCounts;
 use crate::method::{Change, Method};
-use crate::profile::Key;
+use crate::profile::{Group, Key};
 
 /// One of the compared runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -67,6 +67,13 @@ pub struct DiffRow {
     pub judgement: Judgement,
 }
 
+impl DiffRow {
+    /// Whether the row is about the length of the step.
+    pub(crate) fn is_step(&self) -> bool {
+        self.key.group == Group::Step && &*self.key.name == "wall"
+    }
+}
+
 /// A row that only one side has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OneSided {
@@ -89,6 +96,34 @@ pub struct DiffVerdict {
     pub row: Option<usize>,
     /// The smallest change of all ranks' step that these runs can detect, in percent of A's step.
     pub detectable_step_pct: Option<f64>,
+}
+
+/// What the comparison as a whole says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heading {
+    /// The row of the sentence is significantly slower.
+    Slower,
+    /// The row of the sentence is significantly faster.
+    Faster,
+    /// No row is significant, and the interval of the step's change holds 0.
+    NoChange,
+    /// A run has too few steps, so no row can be significant.
+    TooFewSteps,
+    /// No row is significant, but the interval of the step's change excludes 0, or the step was not compared.
+    Undecided,
+}
+
+impl Heading {
+    /// The heading in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Slower => "Slower",
+            Self::Faster => "Faster",
+            Self::NoChange => "No significant change",
+            Self::TooFewSteps => "Too few steps to judge",
+            Self::Undecided => "Undecided",
+        }
+    }
 }
 
 /// The comparison of two sides: one value that every renderer prints.
@@ -117,6 +152,22 @@ pub struct Diff {
 }
 
 impl Diff {
+    /// The heading. It never says that nothing changed where the interval of the step's change excludes 0.
+    pub fn heading(&self) -> Heading {
+        match self.verdict.row.and_then(|at| self.rows.get(at)).map(|row| row.judgement) {
+            Some(Judgement::Slower) => Heading::Slower,
+            Some(Judgement::Faster) => Heading::Faster,
+            _ if self.verdict.too_few_steps => Heading::TooFewSteps,
+            _ if self.step().is_some_and(|row| row.change.may_be_none()) => Heading::NoChange,
+            _ => Heading::Undecided,
+        }
+    }
+
+    /// The row of the step of all ranks.
+    pub(crate) fn step(&self) -> Option<&DiffRow> {
+        self.rows.iter().find(|row| row.place == Place::AllRanks && row.is_step())
+    }
+
     /// Slowdowns above `percent` of A's step that are significant: of the step itself, of own work, of transfers.
     pub fn slower_than(&self, percent: f64) -> impl Iterator<Item = &DiffRow> {
         let slower = |row: &&DiffRow| row.judgement == Judgement::Slower && row.key.is_cost();

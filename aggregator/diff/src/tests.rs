@@ -220,19 +220,45 @@ fn runs_without_a_common_rank_or_step_are_refused() {
     assert!(error.to_string().contains("no active step"), "{error}");
 }
 
+/// The first `steps` steps of a run.
+fn cut(mut run: (String, RunProfile), steps: usize) -> (String, RunProfile) {
+    let kept: Vec<usize> = (0..steps).collect();
+    for rank in &mut run.1.ranks {
+        rank.steps.truncate(steps);
+        rank.series.values_mut().for_each(|series| *series = series.at(&kept).into_iter().collect());
+    }
+    run
+}
+
+/// Invariant (verdicts): A comparison whose interval of the step excludes 0 never says that nothing changed.
+#[test]
+fn a_heading_without_change_has_a_step_that_may_be_unchanged() {
+    let wall = Key::new(Group::Step, "wall", Measure::Total);
+    let mut found = Vec::new();
+    for (seed, steps) in (0_u64..).zip([4, 6, 20].repeat(12)) {
+        let change_ms = -10.0 * (seed / 3) as f64;
+        let a = cut(run(Noise::quiet(2 * seed), &[]), steps);
+        let b = cut(run(Noise::quiet(2 * seed + 1), &[(None, &wall, change_ms)]), steps);
+        let diff = judged(&[a], &[b]);
+        let step = diff.step().unwrap().change;
+        let heading = diff.heading();
+        assert!(heading != Heading::NoChange || (step.low_ns <= 0.0 && 0.0 <= step.high_ns), "{step:?}");
+        assert_eq!(heading == Heading::TooFewSteps, steps < 5, "{:?}", diff.verdict);
+        assert_eq!(diff.verdict.sentence.contains("too few to judge"), steps < 5, "{}", diff.verdict.sentence);
+        assert_eq!(diff.verdict.sentence.contains("does not prove"), heading == Heading::Undecided);
+        found.push(heading);
+    }
+    for heading in [Heading::NoChange, Heading::Undecided, Heading::TooFewSteps, Heading::Faster] {
+        assert!(found.contains(&heading), "{heading:?} never occurs: {found:?}");
+    }
+}
+
 /// Four steps do not show how much steps vary: no change is significant, however large.
 #[test]
 fn with_too_few_steps_nothing_is_significant() {
     let own = forward(Measure::SelfTime);
-    let cut = |mut run: (String, RunProfile)| {
-        for rank in &mut run.1.ranks {
-            rank.steps.truncate(4);
-            rank.series.values_mut().for_each(|series| *series = series.at(&[0, 1, 2, 3]).into_iter().collect());
-        }
-        run
-    };
     let slow = run(Noise::quiet(9), &[(Some(5), &own, 30.0)]);
-    let diff = judged(&[cut(run(Noise::quiet(8), &[]))], &[cut(slow)]);
+    let diff = judged(&[cut(run(Noise::quiet(8), &[]), 4)], &[cut(slow, 4)]);
     assert!(!diff.verdict.changed && diff.verdict.too_few_steps, "{:?}", diff.verdict);
     assert_eq!(diff.verdict.detectable_step_pct, None);
 }

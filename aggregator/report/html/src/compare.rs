@@ -6,7 +6,7 @@ use crate::columns::five_digits;
 use crate::page::{ComparePage, Tab, script_json};
 use crate::page_limits::Limits;
 use crate::string_pool::{visible_name, visible_sentence};
-use diff::{Diff, DiffRow, Group, Judgement, NameCount, OneSided, Place, RunFacts};
+use diff::{Diff, DiffRow, Group, Heading, Judgement, NameCount, OneSided, Place, RunFacts};
 use model::Error;
 use model::units::{count, ns, omission, omission_kind, plural, ranks_named};
 use report_text::diff::{kernel_sentence, method_sentences};
@@ -67,15 +67,15 @@ pub(crate) fn compare_tab(diff: &Diff, limits: &Limits) -> Result<Tab, Error> {
         appeared: diff.appeared.iter().take(limits.names).map(single).collect(),
         vanished: diff.vanished.iter().take(limits.names).map(single).collect(),
     };
-    let (kind, word) = match diff.verdict.row.and_then(|at| diff.rows.get(at)).map(|row| row.judgement) {
-        Some(Judgement::Slower) => ("cause", "Slower"),
-        Some(Judgement::Faster) => ("balanced", "Faster"),
-        _ if diff.verdict.too_few_steps => ("undecided", "Not decided"),
-        _ => ("balanced", "No significant change"),
+    let heading = diff.heading();
+    let kind = match heading {
+        Heading::Slower => "cause",
+        Heading::Faster | Heading::NoChange => "balanced",
+        Heading::TooFewSteps | Heading::Undecided => "undecided",
     };
     let page = ComparePage {
         kind,
-        word,
+        word: heading.words(),
         sentence: visible_sentence(&diff.verdict.sentence),
         tiles: tiles(diff),
         sides: sides(diff),
@@ -273,7 +273,10 @@ mod tests {
         assert!(page.contains("3 of 4 rows, those with the smallest changes, are not shown"), "{page}");
         (diff.rows, diff.verdict) = (Vec::new(), DiffVerdict { too_few_steps: true, ..DiffVerdict::default() });
         let page = html(&diff);
-        assert!(page.contains("Not decided") && page.contains("No row takes a large enough share of a step"), "{page}");
+        assert!(
+            page.contains("Too few steps to judge") && page.contains("No row takes a large enough share of a step"),
+            "{page}"
+        );
     }
 
     #[test]

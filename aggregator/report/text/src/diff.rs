@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::grid::Grid;
 use crate::summary::TerminalStyle;
-use diff::{Diff, DiffRow, Group, Judgement, KernelCounts, NameCount, OneSided, Place, RunFacts, SideKernels};
+use diff::{Diff, DiffRow, Group, Heading, Judgement, KernelCounts, NameCount, OneSided, Place, RunFacts, SideKernels};
 use model::error::Error;
 use model::units::{ns, plural, ranks, shorten, wrap};
 
@@ -107,12 +107,13 @@ fn heading(text: &mut String, title: &str, meaning: &str, terminal: &TerminalSty
 }
 
 fn verdict(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
-    let row = diff.verdict.row.and_then(|at| diff.rows.get(at));
-    let (word, colour) = match row.map(|row| row.judgement) {
-        Some(Judgement::Slower) => ("SLOWER", AnsiColor::Red),
-        Some(Judgement::Faster) => ("FASTER", AnsiColor::Green),
-        _ => ("NO SIGNIFICANT CHANGE", AnsiColor::Green),
+    let heading = diff.heading();
+    let colour = match heading {
+        Heading::Slower => AnsiColor::Red,
+        Heading::Faster | Heading::NoChange => AnsiColor::Green,
+        Heading::TooFewSteps | Heading::Undecided => AnsiColor::Yellow,
     };
+    let word = &heading.words().to_uppercase();
     let style = Style::new().bold().fg_color(Some(colour.into()));
     for (i, line) in wrap(&format!("{word}  {}", diff.verdict.sentence), terminal.width).iter().enumerate() {
         let line = if i == 0 { line.replacen(word, &paint(word, style, terminal), 1) } else { line.clone() };

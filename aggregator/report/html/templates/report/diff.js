@@ -5,7 +5,7 @@ import { intervalChart } from "./intervals.js";
 import { table } from "./table.js";
 
 const GROUPS = { step: "part of the step", range: "range", operator: "operator", kernel: "kernel", collective: "collective", bucket: "bucket" };
-const JUDGEMENTS = { slower: "slower", faster: "faster", unclear: "no significant change" };
+const JUDGEMENTS = { slower: "slower", faster: "faster", unclear: "not significant" };
 // Maximum number of rows in the chart; the table has all rows.
 const MOST = 24;
 
@@ -48,7 +48,7 @@ function drawChanges(data) {
     .filter(([key]) => key !== "sure" || counts.sure);
   return [
     element("div", { class: "controls" }, choice("Show", options, state.shown, (shown) => { state.shown = shown; again(); showRest(); })),
-    legend([["slower round", "slower"], ["faster round", "faster"], ["unclear round", "no significant change"]]), box, note,
+    legend([["slower round", "slower"], ["faster round", "faster"], ["unclear round", "not significant"]]), box, note,
   ];
 }
 
