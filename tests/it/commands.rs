@@ -371,6 +371,45 @@ fn what_if_names_the_change_that_saves_most() {
     }
 }
 
+/// Each option is asked for where the recording is what it asks for.
+#[test]
+fn what_if_saves_nothing_of_what_was_recorded() {
+    let even = Plan::default();
+    let instant = Plan { transfer_ns: 0, ..Plan::default() };
+    let blocking = Plan { buckets: 1, ..Plan::default() };
+    let cases: [(&str, &[&str], &Plan); 6] = [
+        ("without", &["rank=1"], &even),
+        ("role-median", &[], &even),
+        ("comm-scale", &["1"], &even),
+        ("bucket-mb", &["4"], &even),
+        ("no-overlap", &[], &blocking),
+        ("perfect", &[], &instant),
+    ];
+    let page = include_str!("../../docs/method/what-if.md").lines().filter_map(|line| line.strip_prefix("| `--"));
+    let documented: Vec<&str> = page.filter_map(|line| line.split([' ', '`']).next()).collect();
+    assert_eq!(documented, cases.map(|(option, ..)| option));
+    for (option, value, plan) in cases {
+        let run = scratch(&format!("what_if_{option}")).join("run");
+        planted::write(plan, &run).unwrap();
+        let option = format!("--{option}");
+        let arguments = [&["what-if", run.to_str().unwrap(), "--json", &option], value].concat();
+        let found: serde_json::Value = serde_json::from_str(&aggregator(&arguments).expect_code(0).stdout).unwrap();
+        let ns = |key: &str| found["changes"][0][key].as_i64().unwrap();
+        let holds_zero = ns("saved_low_ns") <= 0 && 0 <= ns("saved_high_ns");
+        assert!(ns("saved_ns") == 0 || holds_zero, "{option}: {found}");
+    }
+}
+
+#[test]
+fn what_if_knows_no_other_buckets_on_devices() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/inputs/ddp_slow_device");
+    let traces = traces.to_str().unwrap();
+    let said = aggregator(&["what-if", traces, "--bucket-mb", "25"]).expect_code(1).stderr;
+    assert!(said.contains("unknown for a job on devices"), "{said}");
+    let listed = aggregator(&["what-if", traces]).expect_code(0).stdout;
+    assert!(!listed.contains("bucket"), "{listed}");
+}
+
 #[test]
 fn a_file_that_is_no_pipeline_is_refused_with_its_name() {
     let directory = scratch("wia");

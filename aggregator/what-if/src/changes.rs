@@ -84,6 +84,9 @@ pub struct WhatIf {
 pub fn predict(analyzed: &AnalyzedReplay, asked: &Asked) -> Result<WhatIf, &'static str> {
     let predictor =
         Predictor::of(&analyzed.replayed).ok_or("what-if needs steps in which at least two ranks recorded the same collectives; give it the traces of all ranks")?;
+    if asked.bucket_mb.is_some() && runs_on_devices(&analyzed.analysis) {
+        return Err(BUCKETS_ON_DEVICES);
+    }
     let changes = match asked == &Asked::default() {
         true => predictor.listed(&analyzed.analysis, &analyzed.comm_names),
         false => vec![predictor.asked(asked, &analyzed.analysis).ok_or(match asked.bucket_mb {
@@ -93,6 +96,14 @@ pub fn predict(analyzed: &AnalyzedReplay, asked: &Asked) -> Result<WhatIf, &'sta
     };
     let Predictor { recorded_ns, error_ns, .. } = predictor;
     Ok(WhatIf { steps: recorded_ns.len(), step_ns: mean_ns(&recorded_ns), replay_error_ns: error_ns, changes })
+}
+
+/// Why other buckets are not predicted for devices.
+const BUCKETS_ON_DEVICES: &str = "the step with other gradient buckets is unknown for a job on devices: even for the recorded size, \
+                                  the replay would be wrong by 5 to 32 % of a step";
+
+fn runs_on_devices(analysis: &Analysis) -> bool {
+    !analysis.tables.gpu_utilization.is_empty()
 }
 
 impl Asked {
@@ -214,7 +225,8 @@ impl<'a> Predictor<'a> {
             Asked { comm_scale: Some(LISTED_SCALE), ..Asked::default() },
             Asked { perfect: true, ..Asked::default() },
         ];
-        let buckets = LISTED_BUCKETS_MB.map(|mb| Asked { bucket_mb: Some(mb), ..Asked::default() });
+        let sizes: &[u32] = if runs_on_devices(analysis) { &[] } else { &LISTED_BUCKETS_MB };
+        let buckets = sizes.iter().map(|mb| Asked { bucket_mb: Some(*mb), ..Asked::default() });
         let asked = ranks.chain(all).chain(buckets).filter_map(|asked| self.asked(&asked, analysis));
         let of_comm = |(comm_id, name): (&i64, &String)| {
             let scales = vec![(CommChoice::Only(*comm_id), LISTED_SCALE)];
