@@ -247,6 +247,11 @@ pub fn synchronizes(name: &str) -> bool {
     name.ends_with("Synchronize") || (copy && !name.contains("Async"))
 }
 
+/// Whether a call of a runtime or driver launches a captured graph.
+pub fn launches_graph(name: &str) -> bool {
+    ["cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Whether a range is one whose time the table `data_loading` counts: the range `input` of the reference workload, or
 /// the `enumerate(DataLoader)#…` of PyTorch's loaders. Narrower than [`is_input`], which also accepts what a loader
 /// calls: that would count its time twice.

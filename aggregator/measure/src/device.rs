@@ -32,6 +32,7 @@ use model::steps::recorded;
 pub(crate) fn device_tables(view: &View<'_>) -> Tables {
     let busy = any_device_busy(view.parts);
     let launched = view.launches.joined(&view.data.events, view.keep);
+    let places = launch_stats::places(&launched, view.data.events.len());
     let operators = outermost_operators(view, busy.is_some());
     let recorded: IntervalSet = recorded(view.data).into_iter().collect();
     // The utilization takes about as long as all other tables, so two threads share the work evenly.
@@ -39,8 +40,8 @@ pub(crate) fn device_tables(view: &View<'_>) -> Tables {
         || utilization::gpu_utilization(view),
         || Tables {
             kernel_breakdown: kernel_types::kernel_breakdown(view.data.outline.info.rank, view.chosen),
-            launch_stats: launch_stats::launch_stats(view.data, &launched),
-            queue_length: queue::queue_length(view.data, &launched, &recorded),
+            launch_stats: launch_stats::launch_stats(view.data, &launched, &places),
+            queue_length: queue::queue_length(view.data, &launched, &places, &recorded),
             memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
             kernel_sequences: sequences::kernel_sequences(view, &launched, &operators),
             sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),

@@ -48,16 +48,16 @@ tables! {
         gpu_mean_ns: f64,
         /// Longest launched work.
         gpu_max_ns: i64,
-        /// Sum of the launch delays; a delay is max(0, start on the device − end of the call).
+        /// Sum of the launch delays of the calls; a delay is max(0, first start on the device − end of the call).
         delay_total_ns: i64,
-        /// Mean delay.
-        delay_mean_ns: f64,
+        /// Mean delay; null without a call, as for kernels that never are the first of their graph.
+        delay_mean_ns: Option<f64>,
         /// Median delay (the lower of two).
-        delay_p50_ns: i64,
+        delay_p50_ns: Option<i64>,
         /// 95th percentile of the delays (nearest rank).
-        delay_p95_ns: i64,
+        delay_p95_ns: Option<i64>,
         /// Longest delay.
-        delay_max_ns: i64,
+        delay_max_ns: Option<i64>,
         /// Pieces of work that are shorter than the call that launched them (HTA's short kernels).
         short_kernels: i64,
         /// Number of calls longer than 50 µs (HTA's `runtime_cutoff`).
@@ -75,11 +75,11 @@ tables! {
         device_id: Option<i64>,
         /// CUDA stream.
         stream_id: Option<i64>,
-        /// Pieces of work whose launch was recorded.
+        /// Calls whose first work ran on the stream. A call that launches several kernels (a graph) counts once.
         launches: i64,
-        /// Pieces of work that began before their launch, by the trace's clocks; they never count as waiting.
+        /// Calls whose first work began before the launch, by the trace's clocks; they never count as waiting.
         before_launch: i64,
-        /// Number of points: one for each launch and one for each start.
+        /// Number of points: one for each call and one for each first start.
         points: i64,
         /// Mean length over the points.
         mean_length: f64,
@@ -97,7 +97,7 @@ tables! {
         max_length: i64,
         /// Mean length over time, from the first launch to the last start; null if these are at the same time.
         mean_over_time_length: Option<f64>,
-        /// Time in which 1024 or more pieces waited, so the next launch of the host would block.
+        /// Time in which 1024 or more calls waited, so the next launch of the host would block.
         full_ns: i64,
         /// `full_ns` as a share of everything recorded.
         full_pct: f64,

@@ -261,6 +261,9 @@ fn parents(data: &RankData, role: &[Role]) -> Vec<u32> {
 /// therefore also enclose the launch. If it does not, or if the run has no External ids, the innermost operator or
 /// range around the launch is used: torch took the id from it. In a trace with ids, a row without an id or with id 0
 /// has no operator.
+///
+/// The work of a CUDA graph belongs to the call that launched the graph if no operator is around that call. Torch gives it
+/// to nobody, so this differs from torch.
 fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
     let events = &data.events;
     let mut operators = vec![NO_PARENT; events.len()];
@@ -282,8 +285,21 @@ fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
     }
     let is_device = |row: &usize| role[*row] == Role::Device;
     let any_linked = (0..events.len()).filter(is_device).any(is_linked);
-    for row in (0..events.len()).filter(is_device).filter(|row| is_linked(*row) || !any_linked) {
+    let launches_graph: Vec<bool> = data.names.iter().map(|name| name_rules::launches_graph(name)).collect();
+    let is_alone = |launch: &usize| {
+        launches_graph[events.name[*launch] as usize]
+            && role[*launch] == Role::Host
+            && !in_operator(data, parent, *launch)
+    };
+    for row in (0..events.len()).filter(is_device) {
         let launch = launches.of(events.correlation[row]).map(|launch| launch as usize);
+        if let Some(launch) = launch.filter(is_alone) {
+            operators[row] = launch as u32;
+            continue;
+        }
+        if !is_linked(row) && any_linked {
+            continue;
+        }
         let named = if is_linked(row) { by_id.get(&events.external[row]).copied() } else { None };
         let around = |op: &u32| launch.is_none_or(|launch| encloses(data, *op as usize, launch));
         if let Some(op) = named.filter(around) {
@@ -293,6 +309,12 @@ fn operators(data: &RankData, role: &[Role], parent: &[u32]) -> Vec<u32> {
         operators[row] = launch.map_or(NO_PARENT, |launch| innermost[launch]);
     }
     operators
+}
+
+/// Whether an operator is around the row.
+fn in_operator(data: &RankData, parent: &[u32], row: usize) -> bool {
+    let around = std::iter::successors(row_of(parent[row]), |row| row_of(parent[*row]));
+    around.into_iter().any(|row| data.events.kind[row] == Kind::CpuOp)
 }
 
 fn encloses(data: &RankData, outer: usize, inner: usize) -> bool {
@@ -370,6 +392,28 @@ mod tests {
         assert_eq!((functions.kernel_ns[outer], functions.device_ns[outer]), (0, 5));
         assert_eq!((functions.kernel_ns[inner], functions.device_ns[inner]), (5, 5));
         assert_eq!((functions.kernel_ns[kernel], functions.device_ns[kernel]), (5, 5));
+    }
+
+    /// The call has its kernels' time, and so has the range around it in total. In an operator, the operator has it.
+    #[test]
+    fn a_graph_outside_of_operators_belongs_to_its_call() {
+        let graph = |kind| {
+            Drawn::rank(0)
+                .host(kind, "around", 1, "######......")
+                .host(Kind::Runtime, "cudaGraphLaunch", 1, "..#.........")
+                .device(Kind::Kernel, "gemm", (0, 7), 2, "......##.##.")
+                .data()
+        };
+        let times = |mut data: RankData| {
+            let call = find(&data, "cudaGraphLaunch");
+            data.events.correlation.fill(2);
+            let around = find(&data, "around");
+            data.events.correlation[around] = NONE;
+            let functions = Functions::of(&data);
+            [call, around].map(|row| (functions.kernel_ns[row], functions.device_ns[row]))
+        };
+        assert_eq!(times(graph(Kind::UserAnnotation)), [(4, 4), (0, 4)]);
+        assert_eq!(times(graph(Kind::CpuOp)), [(0, 0), (4, 4)]);
     }
 
     /// The kernel's External id is by accident that of `far`, which does not enclose its launch.

@@ -47,7 +47,7 @@ fn launches_are_joined_with_their_kernels() {
     let all = &rows[0];
     assert_eq!((all.rank, all.device_id), (3, Some(0)));
     assert_eq!((all.cpu_total_ns, all.cpu_max_ns, all.gpu_max_ns), (240_000, 120_000, 90_000));
-    assert_eq!((all.delay_p50_ns, all.delay_p95_ns, all.delay_max_ns), (120_000, 150_000, 150_000));
+    assert_eq!((all.delay_p50_ns, all.delay_p95_ns, all.delay_max_ns), (Some(120_000), Some(150_000), Some(150_000)));
     // 60, 120 and 60 µs in calls; 90 against 60, 60 against 120 and 30 against 60 µs of work; delays of 120, 150 and 90
     // µs.
     assert_eq!((all.runtime_outliers, all.short_kernels, all.delay_outliers), (3, 2, 2));
@@ -62,13 +62,19 @@ fn a_call_that_launches_a_graph_is_one_call() {
         .device(Kind::Kernel, "b", (0, 7), 1, "..........##....")
         .device(Kind::Kernel, "a", (0, 7), 1, ".............#..")
         .data();
-    let rows = tables(&stretched(data, 10_000)).launch_stats;
+    let tables = tables(&stretched(data, 10_000));
+    let rows = &tables.launch_stats;
     let found: Vec<_> = rows
         .iter()
         .map(|r| (r.name.as_deref(), r.launches, r.cpu_total_ns, r.runtime_outliers, r.short_kernels))
         .collect();
     assert_eq!(found, [(None, 3, 80_000, 1, 0), (Some("a"), 2, 80_000, 1, 0), (Some("b"), 1, 0, 0, 0)]);
     assert!(rows[0].cpu_mean_ns == 80_000.0 && rows[2].cpu_mean_ns == 0.0 && rows[0].gpu_total_ns == 40_000);
+    // The first kernel starts when the call ends, and the others wait for it.
+    let delays = |row: &trace::LaunchStatsRow| (row.calls, row.delay_total_ns, row.delay_outliers, row.delay_max_ns);
+    assert_eq!(rows.iter().map(delays).collect::<Vec<_>>(), [(1, 0, 0, Some(0)), (1, 0, 0, Some(0)), (0, 0, 0, None)]);
+    let queue = &tables.queue_length[0];
+    assert_eq!((queue.launches, queue.points, queue.max_length), (1, 2, 1));
 }
 
 #[test]
@@ -360,9 +366,12 @@ proptest! {
         for u in &tables.gpu_utilization {
             prop_assert!((0.0..=100.0).contains(&u.utilization_pct) && u.sm_efficiency_pct.is_none());
         }
-        let all = tables.launch_stats.iter().filter(|r| r.name.is_none()).map(|r| r.launches).sum::<i64>();
-        let named = tables.launch_stats.iter().filter(|r| r.name.is_some()).map(|r| r.launches).sum::<i64>();
-        prop_assert_eq!(all, named);
-        prop_assert_eq!(all, tables.queue_length.iter().map(|q| q.launches).sum::<i64>());
+        let sum = |of_all: bool, number: fn(&trace::LaunchStatsRow) -> i64| {
+            tables.launch_stats.iter().filter(|r| r.name.is_none() == of_all).map(number).sum::<i64>()
+        };
+        prop_assert_eq!(sum(true, |r| r.launches), sum(false, |r| r.launches));
+        let calls = sum(true, |r| r.calls);
+        prop_assert_eq!(calls, sum(false, |r| r.calls));
+        prop_assert_eq!(calls, tables.queue_length.iter().map(|q| q.launches).sum::<i64>());
     }
 }

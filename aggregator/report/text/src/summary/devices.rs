@@ -42,7 +42,7 @@ pub(super) fn devices(text: &mut String, analysis: &Analysis, terminal: &Termina
         .percent("SM efficiency", 0, rows.iter().map(|(_, r)| r.sm_efficiency_pct).collect())
         .percent("occupancy", 1, rows.iter().map(|(_, r)| r.occupancy_pct).collect())
         .percent("short kernels", 1, rows.iter().map(|(key, _)| short(key)).collect())
-        .time("launch delay", 2, rows.iter().map(|(key, _)| Some(launches(key)?.delay_p50_ns)).collect())
+        .time("launch delay", 2, rows.iter().map(|(key, _)| launches(key)?.delay_p50_ns).collect())
         .time("host waits", 2, rows.iter().map(|(key, _)| Some(stalls(key.0))).collect());
     let mfu: Vec<Option<f64>> = rows.iter().map(|(key, _)| median_mfu(tables, key.0)).collect();
     let knows_mfu = mfu.iter().any(Option::is_some);

@@ -371,7 +371,7 @@ fn devices_have_a_section() {
         device_id: Some(0),
         launches: 8,
         short_kernels: 2,
-        delay_p50_ns: 12_000,
+        delay_p50_ns: Some(12_000),
         ..Default::default()
     };
     analysis.tables.launch_stats = vec![launches(0), launches(1)];
