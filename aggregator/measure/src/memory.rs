@@ -38,7 +38,7 @@ pub(crate) fn memory_tables(data: &RankData, keep: &dyn Fn(i64) -> bool) -> Tabl
     }
     for (device_id, rows) in by_device {
         let blocks = blocks(&data.memory, &rows, &windows);
-        let in_use = in_use(&data.memory, &rows, &blocks);
+        let in_use = in_use(&data.memory, &rows, &blocks, &windows);
         let device = Device { data, phases: &phases, windows: &windows, device_id, in_use, rows, blocks };
         tables.append(device.tables(keep));
     }
@@ -46,14 +46,32 @@ pub(crate) fn memory_tables(data: &RankData, keep: &dyn Fn(i64) -> bool) -> Tabl
 }
 
 /// The bytes in use after each row. The allocator's own count is preferred, because it includes memory from before the
-/// recording. Without it, the count is the sum of the recorded changes, and of that earlier memory only the blocks whose
-/// release was recorded: at least so much is in use.
-fn in_use(memory: &[MemoryRow], rows: &[u32], blocks: &[Block]) -> Vec<i64> {
+/// recording. Without it, the count is the sum of the recorded changes, and of that earlier memory only what was released
+/// in the recording: at least so much is in use.
+///
+/// ```text
+/// changes       +5  −7  +3  −4
+/// sums           5  −2   1  −3       3 more were released than allocated, so they were in use before
+/// in use         8   1   4   0
+/// ```
+fn in_use(memory: &[MemoryRow], rows: &[u32], blocks: &[Block], windows: &Windows) -> Vec<i64> {
     // By the first row of a window: the bytes of blocks from before it.
     let mut earlier: FxHashMap<u32, i64> = FxHashMap::default();
     for block in blocks.iter().filter(|block| block.allocated.is_none()) {
         let bytes = earlier.entry(block.alive.start).or_default();
         *bytes = bytes.saturating_add(block.bytes);
+    }
+    let window_of = |number: &u32| windows.at(memory[*number as usize].ts_ns);
+    for window in rows.chunk_by(|a, b| window_of(a) == window_of(b)) {
+        let (mut sum, mut least) = (0_i64, 0_i64);
+        for number in window {
+            sum = sum.saturating_add(memory[*number as usize].delta_bytes);
+            least = least.min(sum);
+        }
+        if let Some(first) = window.first() {
+            let bytes = earlier.entry(*first).or_default();
+            *bytes = least.saturating_neg().max(*bytes);
+        }
     }
     let mut in_use = 0_i64;
     let after = |number: &u32| {
@@ -135,9 +153,16 @@ impl Device<'_> {
             activations_bytes: sum(MemoryCategory::Activations),
             temporary_bytes: sum(MemoryCategory::Temporary),
             unknown_bytes: sum(MemoryCategory::Unknown),
-            alive: at_peak::holders(&held),
+            alive: at_peak::holders(&held, self.rest()),
         };
         (peak, held)
+    }
+
+    /// The name of the memory that is in no block.
+    fn rest(&self) -> &'static str {
+        let has_an_address = |row: &MemoryRow| row.address.is_some() || row.delta_bytes == 0;
+        let is_joined = !self.blocks.is_empty() || (0..self.rows.len()).all(|at| has_an_address(self.row(at)));
+        if is_joined { at_peak::BEFORE } else { at_peak::UNKNOWN }
     }
 
     /// The growth of the least memory in use, and the place of the program that allocates most of it.
@@ -276,6 +301,16 @@ mod tests {
         assert_eq!(found.memory_curve.iter().map(|point| point.in_use_bytes).collect::<Vec<_>>(), [80, 10, 0]);
     }
 
+    /// As in traces of 2021: an operator allocates what another one releases.
+    #[test]
+    fn without_addresses_the_memory_in_use_is_the_sum_from_its_least() {
+        let rows = [row(0, "a", 5, None), row(1, "b", -7, None), row(2, "a", 3, None), row(3, "b", -4, None)];
+        let found = tables(0, &rows);
+        assert_eq!(found.memory_curve.iter().map(|point| point.in_use_bytes).collect::<Vec<_>>(), [8, 1, 4, 0]);
+        let peak = &found.memory_peaks[0];
+        assert_eq!((peak.peak_bytes, peak.unknown_bytes, &*peak.alive), (8, 8, "unknown=8"));
+    }
+
     #[test]
     fn a_curve_has_the_peak_of_every_span() {
         let rows: Vec<MemoryRow> =
@@ -314,6 +349,23 @@ mod tests {
     }
 
     proptest! {
+        /// Without the allocator's count, no memory in use is negative, and the peak is at least the range of the sums.
+        #[test]
+        fn no_memory_in_use_is_negative(
+            changes in proptest::collection::vec((0_i64..8, -100_i64..100, any::<bool>()), 1..100),
+        ) {
+            let address = |(address, _, has_address): &(i64, i64, bool)| has_address.then_some(*address);
+            let rows: Vec<MemoryRow> = (0..)
+                .zip(&changes)
+                .map(|(ts_ns, change)| MemoryRow { address: address(change), ..row(ts_ns, "a", change.1, None) })
+                .collect();
+            let found = tables(0, &rows);
+            prop_assert!(found.memory_curve.iter().all(|point| point.in_use_bytes >= 0));
+            let sums = changes.iter().scan(0, |sum, change| { *sum += change.1; Some(*sum) }).collect::<Vec<i64>>();
+            let range = sums.iter().max().unwrap() - sums.iter().min().unwrap().min(&0);
+            prop_assert!(found.memory_peaks[0].peak_bytes >= range);
+        }
+
         /// Invariant (numbers): The blocks at a peak of memory sum to the peak.
         #[test]
         fn blocks_and_unknown_memory_sum_to_the_peak(

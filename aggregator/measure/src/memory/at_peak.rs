@@ -17,7 +17,9 @@ const SINGLE_BLOCKS: usize = 100;
 /// Innermost frames of a stack that are kept.
 const FRAMES: usize = 24;
 /// The name of the holder for memory that was allocated before the recording began.
-const BEFORE: &str = "before the recording";
+pub(super) const BEFORE: &str = "before the recording";
+/// The name of the holder for all memory, if no allocation could be joined with its release.
+pub(super) const UNKNOWN: &str = "unknown";
 /// The most holders that a row of `memory_peaks` lists.
 const NAMED: usize = 5;
 
@@ -127,12 +129,12 @@ pub(super) fn most_grown(
     (bytes > 0).then(|| Growing { operator: operator.cloned(), stack: text(data, &frames), bytes })
 }
 
-/// The operators that hold most at the peak, as `name=bytes`, separated by `; `.
-pub(super) fn holders(rows: &[MemoryAtPeakRow]) -> Text {
+/// The operators that hold most at the peak, as `name=bytes`, separated by `; `. `rest` is the name of memory in no block.
+pub(super) fn holders(rows: &[MemoryAtPeakRow], rest: &str) -> Text {
     let mut held: BTreeMap<&str, i64> = BTreeMap::new();
     for row in rows {
         let is_known = row.operator.is_some() || row.ts_ns.is_some() || row.blocks.is_some_and(|blocks| blocks > 1);
-        let name = row.operator.as_deref().unwrap_or(if is_known { "unnamed" } else { BEFORE });
+        let name = row.operator.as_deref().unwrap_or(if is_known { "unnamed" } else { rest });
         let sum = held.entry(name).or_default();
         *sum = sum.saturating_add(row.bytes);
     }

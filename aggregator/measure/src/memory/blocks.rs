@@ -24,7 +24,7 @@ pub(super) struct Block {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key<'a> {
     Address(i64),
-    /// Without addresses, the latest block of the same name and size.
+    /// Without addresses, the latest block of the same name and size, if names tell blocks apart.
     Purpose(Option<&'a Text>, i64),
 }
 
@@ -37,10 +37,24 @@ impl<'a> Key<'a> {
     }
 }
 
+/// Whether each release without an address follows an allocation of its name and size that no other release took. Only
+/// then do names say what blocks are for. In traces of 2021 the name is that of the operator, and most blocks are released
+/// by another one.
+fn names_join(rows: &[MemoryRow], window: &[u32]) -> bool {
+    let mut open: FxHashMap<Key<'_>, i64> = FxHashMap::default();
+    let mut joins = |row: &MemoryRow, count: &mut i64| {
+        *count += row.delta_bytes.signum();
+        *count >= 0
+    };
+    let without = window.iter().map(|number| &rows[*number as usize]).filter(|row| row.address.is_none());
+    without.into_iter().all(|row| joins(row, open.entry(Key::of(row)).or_default()))
+}
+
 /// The blocks of one device; `of_device` has the numbers of its rows, ascending.
 ///
 /// Blocks end with the window of the profiler in which they began, because a release in the pause is not recorded. An
-/// allocation at the address of a block ends that block: its release was not recorded.
+/// allocation at the address of a block ends that block: its release was not recorded. Rows without addresses make no
+/// blocks in a window in which [names do not join](names_join) them.
 ///
 /// ```text
 /// 0x1   ####....####        two blocks
@@ -54,8 +68,12 @@ pub(super) fn blocks(rows: &[MemoryRow], of_device: &[u32], windows: &Windows) -
         let (Some(first), Some(last)) = (window.first(), window.last()) else { continue };
         let (first, end) = (*first, last + 1);
         let mut open: FxHashMap<Key<'_>, Vec<usize>> = FxHashMap::default();
+        let names_join = names_join(rows, window);
         for number in window {
             let row = &rows[*number as usize];
+            if row.address.is_none() && !names_join {
+                continue;
+            }
             let same = open.entry(Key::of(row)).or_default();
             if row.delta_bytes > 0 {
                 if let (Some(_), Some(block)) = (row.address, same.pop()) {
@@ -124,14 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn without_addresses_name_and_size_join() {
+    fn without_addresses_name_and_size_join_if_they_join_all() {
         let named = |name: &str, delta_bytes| MemoryRow {
             name: Some(name.into()),
             address: None,
             delta_bytes,
             ..MemoryRow::default()
         };
-        let rows = [named("a", 10), named("b", 10), named("a", -10), named("a", -3)];
-        assert_eq!(drawn(&rows, &[]), ["10 B 0..2 0-2", "10 B 1..4 1-?", "3 B 0..3 ?-3"]);
+        let rows = [named("a", 10), named("b", 10), named("a", -10), named("a", 3)];
+        assert_eq!(drawn(&rows, &[]), ["10 B 0..2 0-2", "10 B 1..4 1-?", "3 B 3..4 3-?"]);
+        // Another operator releases the block.
+        let rows = [named("a", 10), named("b", 10), named("b", -10), named("b", -10)];
+        assert_eq!(drawn(&rows, &[]), [""; 0]);
     }
 }
