@@ -371,22 +371,23 @@ fn what_if_names_the_change_that_saves_most() {
     }
 }
 
-/// Each option is asked for where the recording is what it asks for.
+/// Each option is asked for where the recording is what it asks for. The first planted bucket is larger than one of
+/// DistributedDataParallel, so the recorded buckets are asked for by a test of the replay.
 #[test]
 fn what_if_saves_nothing_of_what_was_recorded() {
     let even = Plan::default();
     let instant = Plan { transfer_ns: 0, ..Plan::default() };
     let blocking = Plan { buckets: 1, ..Plan::default() };
-    let cases: [(&str, &[&str], &Plan); 6] = [
+    let cases: [(&str, &[&str], &Plan); 5] = [
         ("without", &["rank=1"], &even),
         ("role-median", &[], &even),
         ("comm-scale", &["1"], &even),
-        ("bucket-mb", &["4"], &even),
         ("no-overlap", &[], &blocking),
         ("perfect", &[], &instant),
     ];
     let page = include_str!("../../docs/method/what-if.md").lines().filter_map(|line| line.strip_prefix("| `--"));
-    let documented: Vec<&str> = page.filter_map(|line| line.split([' ', '`']).next()).collect();
+    let options = page.filter_map(|line| line.split([' ', '`']).next());
+    let documented: Vec<&str> = options.filter(|option| *option != "bucket-mb").collect();
     assert_eq!(documented, cases.map(|(option, ..)| option));
     for (option, value, plan) in cases {
         let run = scratch(&format!("what_if_{option}")).join("run");

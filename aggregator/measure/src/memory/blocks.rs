@@ -42,12 +42,12 @@ impl<'a> Key<'a> {
 /// by another one.
 fn names_join(rows: &[MemoryRow], window: &[u32]) -> bool {
     let mut open: FxHashMap<Key<'_>, i64> = FxHashMap::default();
-    let mut joins = |row: &MemoryRow, count: &mut i64| {
+    let rows = window.iter().map(|number| &rows[*number as usize]);
+    rows.filter(|row| row.address.is_none()).all(|row| {
+        let count = open.entry(Key::of(row)).or_default();
         *count += row.delta_bytes.signum();
         *count >= 0
-    };
-    let without = window.iter().map(|number| &rows[*number as usize]).filter(|row| row.address.is_none());
-    without.into_iter().all(|row| joins(row, open.entry(Key::of(row)).or_default()))
+    })
 }
 
 /// The blocks of one device; `of_device` has the numbers of its rows, ascending.
