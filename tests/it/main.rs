@@ -28,6 +28,7 @@ mod invariants;
 mod messages;
 mod native;
 mod parts;
+mod public;
 mod rankscope;
 mod report;
 mod round_trip;

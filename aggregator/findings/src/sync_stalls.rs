@@ -43,10 +43,11 @@ fn stalls(context: &Context<'_>) -> Option<Found> {
     let within = [&longest.outer_operator, &longest.annotation].into_iter().flatten().next();
     let within = within.map_or("outside any operator".to_string(), |name| format!("in `{name}`"));
     let (stalled_ns, time) = *sums;
-    (pct(sums) > limits.sync_stall_pct).then(|| {
-        let per_step_ns = stalled_ns / time.steps.max(1);
-        // The work that the host waits for stays.
-        let idle_ns = per_step_ns.min(time.own_idle_ns());
+    let per_step_ns = stalled_ns / time.steps.max(1);
+    // The work that the host waits for stays, so a wait costs no more than the idle time of the device.
+    let idle_ns = per_step_ns.min(time.own_idle_ns());
+    let costs = share(&(idle_ns, time.wall_ns / time.steps.max(1))) > limits.sync_stall_pct;
+    (costs && pct(sums) > limits.sync_stall_pct).then(|| {
         let claim = Claim::new(Quantity::HostWait, Relation::Exceeds, "sync_stalls").of(*rank, None).value(Value::Ns(per_step_ns));
         let Words { doing, suggestion } = Words::of(of_rank(), longest);
         let found = finding(

@@ -41,7 +41,7 @@ pub(crate) fn device_tables(view: &View<'_>) -> Tables {
         || Tables {
             kernel_breakdown: kernel_types::kernel_breakdown(view.data.outline.info.rank, view.chosen),
             launch_stats: launch_stats::launch_stats(view.data, &launched, &places),
-            queue_length: queue::queue_length(view.data, &launched, &places, &recorded),
+            queue_length: queue::queue_length(view.data, &launched, &recorded),
             memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
             kernel_sequences: sequences::kernel_sequences(view, &launched, &operators),
             sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),

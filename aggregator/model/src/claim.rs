@@ -275,7 +275,9 @@ impl Claim {
         let said = |what: &str| Some(format!("{what}: {self:?}"));
         let negative = |number: f64| number < 0.0;
         match (self.value, self.interval) {
-            (_, Some((low, high))) if !(low <= high) => said("the interval is inverted or no number"),
+            (_, Some((low, high))) if low.is_nan() || high.is_nan() || low > high => {
+                said("the interval is inverted or no number")
+            }
             (Some(Value::Ns(ns)), _) if ns < 0 => said("a length is negative"),
             (Some(Value::Ns(_)), Some((low, _))) if negative(low) && self.relation == Relation::Exceeds => {
                 said("it exceeds, but the interval holds 0")

@@ -181,14 +181,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     report.lose("lists of ranks of process groups", groups.without_ranks, &too_many_ranks());
     report.add_tally(&rows.tally);
     report.add_unknown(&rows.unknown_on_devices);
-    report.lose(
-        "base time",
-        i64::from(header.base_unread),
-        "baseTimeNanoseconds is not a 64-bit integer; times count from zero",
-    );
-    for what in &header.too_long {
-        report.lose(what, 1, &format!("it is longer than {MAX_KEPT_BYTES} bytes; not used"));
-    }
+    report.add_header(&header);
     let allocations = std::mem::take(&mut rows.allocations);
     let (memory, (flows, incomplete_flows)) =
         rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
@@ -328,6 +321,14 @@ impl Report {
         for (category, count) in by_category {
             let why = "their category is unknown, and their process has work of a device: it is not counted as such";
             self.lose(&format!("rows of {category}"), (*count).min(i64::MAX as u64) as i64, why);
+        }
+    }
+
+    fn add_header(&mut self, header: &Header) {
+        let why = "baseTimeNanoseconds is not a 64-bit integer; times count from zero";
+        self.lose("base time", i64::from(header.base_unread), why);
+        for what in &header.too_long {
+            self.lose(what, 1, &format!("it is longer than {MAX_KEPT_BYTES} bytes; not used"));
         }
     }
 

@@ -75,11 +75,11 @@ tables! {
         device_id: Option<i64>,
         /// CUDA stream.
         stream_id: Option<i64>,
-        /// Calls whose first work ran on the stream. A call that launches several kernels (a graph) counts once.
+        /// Pieces of work whose launch was recorded.
         launches: i64,
-        /// Calls whose first work began before the launch, by the trace's clocks; they never count as waiting.
+        /// Pieces of work that began before their launch, by the trace's clocks; they never count as waiting.
         before_launch: i64,
-        /// Number of points: one for each call and one for each first start.
+        /// Number of points: one for each launch and one for each start.
         points: i64,
         /// Mean length over the points.
         mean_length: f64,
@@ -97,7 +97,7 @@ tables! {
         max_length: i64,
         /// Mean length over time, from the first launch to the last start; null if these are at the same time.
         mean_over_time_length: Option<f64>,
-        /// Time in which 1024 or more calls waited, so the next launch of the host would block.
+        /// Time in which 1024 or more pieces waited, so the next launch of the host would block.
         full_ns: i64,
         /// `full_ns` as a share of everything recorded.
         full_pct: f64,

@@ -1,4 +1,4 @@
-//! The queue length of each stream: the number of launching calls whose work waits, as in HTA's
+//! The queue length of each stream: the number of launched pieces of work that wait, as in HTA's
 //! `trace_analysis.get_queue_length_summary`. The table also has the time for which a full queue would block a launch
 //! (`get_time_spent_blocked_on_full_queue`, but for every stream).
 //!
@@ -8,9 +8,6 @@
 //!  length     1111 21 22222 11 0        one point at each change
 //! ```
 //!
-//! A call that launches several kernels, such as that of a CUDA graph, is one entry: it waits until its first kernel starts,
-//! on the stream of that kernel.
-//!
 //! Work cannot start before its launch. So at the same time launches come first. Work that starts before its launch by
 //! the clocks of the trace leaves the queue at its launch. Therefore no length is negative, as lengths in HTA can be.
 
@@ -18,7 +15,6 @@ use std::collections::BTreeMap;
 
 use trace::QueueLengthRow;
 
-use super::launch_stats::Place;
 use model::intervals::{Interval, IntervalSet};
 use model::stats::describe_counts;
 use model::{NONE, RankData};
@@ -30,21 +26,16 @@ pub const FULL_QUEUE_LENGTH: i64 = 1024;
 #[derive(Debug, Default)]
 struct Stream {
     launched_ns: Vec<i64>,
-    /// The first start of the work of each call, or the launch if that is later.
+    /// The start of each piece of work, or its launch if that is later.
     started_ns: Vec<i64>,
     before_launch: i64,
 }
 
 /// Makes one row for each stream.
-pub(super) fn queue_length(
-    data: &RankData,
-    launched: &[Launch],
-    places: &[Place],
-    recorded: &IntervalSet,
-) -> Vec<QueueLengthRow> {
+pub(super) fn queue_length(data: &RankData, launched: &[Launch], recorded: &IntervalSet) -> Vec<QueueLengthRow> {
     let events = &data.events;
     let mut streams: BTreeMap<(i64, i64), Stream> = BTreeMap::new();
-    for (launch, _) in launched.iter().zip(places).filter(|(_, place)| **place != Place::Later) {
+    for launch in launched {
         let (host, device) = (launch.host as usize, launch.device as usize);
         let stream = streams.entry((events.device[device], events.stream[device])).or_default();
         let (launched_ns, started_ns) = (events.ts_ns[host], events.ts_ns[device]);

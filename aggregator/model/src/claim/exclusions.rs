@@ -121,11 +121,9 @@ fn yields_time(a: &Claim, b: &Claim) -> bool {
 
 /// Decides which claims are shown: each that is not has the id of the other in `yields_to`. Claims are in the order of importance.
 pub fn settle(claims: &mut [Claim], ranks: usize) {
-    for at in 0..claims.len() {
-        // Nobody compares ranks where one was seen.
-        if claims[at].advice == Advice::CompareRanks && ranks < 2 {
-            claims[at].yields_to = Some("one rank");
-        }
+    // Nobody compares ranks where one was seen.
+    for claim in claims.iter_mut().filter(|claim| claim.advice == Advice::CompareRanks && ranks < 2) {
+        claim.yields_to = Some("one rank");
     }
     // A claim that yields takes nobody's place, so that two claims never yield to each other.
     for at in 0..claims.len() {
