@@ -25,7 +25,7 @@ struct Group {
     ranks: BTreeSet<i32>,
 }
 
-/// What tells groups apart: their members, and what the program says they are for.
+/// Groups differ by their members, and by what the program says they are for.
 type Kind = (Vec<i32>, Option<Text>);
 
 /// Gives each group one id and one name on all ranks. The former ids stay in [`RankOutline::comm_ids`].

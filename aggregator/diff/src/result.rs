@@ -98,7 +98,7 @@ pub struct DiffVerdict {
     pub detectable_step_pct: Option<f64>,
 }
 
-/// What the comparison as a whole says.
+/// The answer of the comparison as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heading {
     /// The row of the sentence is significantly slower.

@@ -104,8 +104,8 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
     verdict
 }
 
-/// What an answer claims beside its findings: which rows are missing, and what the verdict says of the job. The claim of a rank that the
-/// verdict suspects is that of the finding `straggler`.
+/// The claims of an answer beside its findings: which rows are missing, and whether the job is balanced. The finding `straggler` has the
+/// claim about a rank that the verdict suspects.
 pub(crate) fn claims(analysis: &Analysis, t: &Thresholds) -> Vec<Claim> {
     let verdict = &analysis.verdict;
     let is_missing = |row: &&OmissionRow| row.kind != OmissionKind::Note;

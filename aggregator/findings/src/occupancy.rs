@@ -35,7 +35,7 @@ fn findings(context: &Context<'_>) -> Vec<Found> {
     kernels.iter().take(MOST_KERNELS).filter_map(|kernel| kernel.finding(limits, more)).collect()
 }
 
-/// What keeps the warps of a kernel few although more would help; `None` if few warps are no fault or nothing limits them for certain.
+/// The reason why a kernel has few warps although more would help; `None` if few warps are no fault, or the reason is unknown.
 ///
 /// Products and attention hide latency by asynchronous copies: cuBLAS's persistent kernels, at 19 % of the warps, reach 75 % of the
 /// peak of an H200. A persistent kernel has one block for each multiprocessor, so its grid limits its warps by design.

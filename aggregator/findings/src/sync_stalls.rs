@@ -75,7 +75,7 @@ fn stalls(context: &Context<'_>) -> Option<Found> {
     })
 }
 
-/// What the host does in its waits, and what to do about it.
+/// The words for the host's waits, and the advice.
 struct Words {
     doing: String,
     suggestion: &'static str,

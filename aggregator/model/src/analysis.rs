@@ -15,8 +15,8 @@ pub struct Analysis {
     pub facts: Facts,
     /// The rank that slows the job down, if any.
     pub verdict: Verdict,
-    /// What the verdict and the findings say, as data: the verdict's first, then those of the findings in their order, then those
-    /// that yield to others.
+    /// The claims that the sentences make: the verdict's first, then those of the findings in their order, then those that yield to
+    /// others.
     pub claims: Vec<Claim>,
     /// All tables of the analysis.
     pub tables: Tables,
