@@ -7,7 +7,8 @@ use trace::Severity;
 use crate::finding::{Found, finding, place, saving, share, step_rows};
 use crate::registry::Context;
 use model::analysis::{Analysis, VerdictKind};
-use model::claim::{Claim, LEAST_COVERAGE_PCT, Part, Quantity, Relation, Value};
+use model::claim::{Claim, Part, Quantity, Relation, Value};
+use model::stats::is_covered;
 use model::units::ns;
 
 kind! {
@@ -95,7 +96,7 @@ impl Exposed {
         }
         let has_cause = matches!(analysis.verdict.kind, VerdictKind::Cause | VerdictKind::Undecided);
         let waits = match () {
-            () if share(&(split_ns, exposed_ns)) < LEAST_COVERAGE_PCT => Waits::Unknown,
+            () if !is_covered(split_ns as f64, exposed_ns as f64) => Waits::Unknown,
             () if has_cause => Waits::Explained,
             () => Waits::Share(share(&(waiting_ns, split_ns))),
         };

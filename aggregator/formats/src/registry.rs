@@ -68,9 +68,9 @@ fn other_format_by(head: Head<'_>) -> Option<OtherFormat> {
 
 /// Whether a file begins as the lists of a memory timeline: `[[1700000000, 0, …`.
 fn is_memory_timeline(bytes: &[u8]) -> bool {
-    let inside =
-        |bytes: &'_ [u8]| bytes.trim_ascii_start().strip_prefix(b"[").map(<[u8]>::trim_ascii_start).map(<[u8]>::to_vec);
-    inside(bytes).and_then(|rows| inside(&rows)).is_some_and(|row| row.first().is_some_and(u8::is_ascii_digit))
+    let rows = bytes.trim_ascii_start().strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+    let row = rows.and_then(|rows| rows.strip_prefix(b"[")).map(<[u8]>::trim_ascii_start);
+    row.is_some_and(|row| row.first().is_some_and(u8::is_ascii_digit))
 }
 
 /// As [`other_format`], of a file. Of a file that cannot be read, the name decides; its reader reports it.

@@ -9,7 +9,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use trace::OmissionRow;
-use trace::name_rules::synchronizes;
+use trace::name_rules::{launches_graph, synchronizes};
 use trace::rank::{Launches, RowsByCorrelation, enclosing};
 
 use model::intervals::{Interval, IntervalSet};
@@ -22,21 +22,18 @@ pub const WITHOUT_WORK: &str = "launches without device work";
 /// traces of torch.profiler lack none.
 const TOLERATED_SHARE: f64 = 0.01;
 
-/// Calls that always leave device work. Fills are not among them, as one of 0 bytes leaves none.
-const LAUNCHING: [&str; 16] = [
+/// Calls that always leave device work, beside those that launch a graph. Fills are not among them, as one of 0 bytes leaves none.
+const LAUNCHING: [&str; 13] = [
     "cudaLaunchKernel",
     "cudaLaunchCooperativeKernel",
-    "cudaGraphLaunch",
     "cudaMemcpy",
     "cuLaunchKernel",
     "cuLaunchCooperativeKernel",
-    "cuGraphLaunch",
     "cuMemcpy",
     "hipLaunchKernel",
     "hipExtLaunchKernel",
     "hipModuleLaunchKernel",
     "hipExtModuleLaunchKernel",
-    "hipGraphLaunch",
     "hipMemcpy",
     "urEnqueueKernelLaunch",
     "urEnqueueUSMMemcpy",
@@ -77,7 +74,7 @@ impl LostLaunches {
             found.unknown.push(recorded);
             return found;
         }
-        let blocks = |row: usize| blocks(&data.names[events.name[row] as usize]);
+        let blocks = |row: usize| synchronizes(&data.names[events.name[row] as usize]);
         let longest_ns = lost.iter().filter(|row| blocks(**row)).map(|row| events.dur_ns[*row]).max();
         let is_long = longest_ns.is_some_and(|ns| ns as f64 >= TOLERATED_SHARE * recorded.len_ns() as f64);
         if is_long || found.lost as f64 > TOLERATED_SHARE * found.launches as f64 {
@@ -112,7 +109,7 @@ fn work_of_others(data: &RankData, launches: &Launches) -> i64 {
         let correlation = events.correlation[*row];
         match launches.of(correlation) {
             None => true,
-            Some(call) if data.names[events.name[call as usize] as usize].contains("GraphLaunch") => false,
+            Some(call) if launches_graph(&data.names[events.name[call as usize] as usize]) => false,
             Some(_) => !seen.insert(correlation),
         }
     };
@@ -129,7 +126,7 @@ fn launching<'a>(data: &'a RankData, launches: &'a Launches) -> impl Iterator<It
         Other,
     }
     let role = |name: &str| match () {
-        () if LAUNCHING.iter().any(|call| name.starts_with(call)) => Role::Launches,
+        () if launches_graph(name) || LAUNCHING.iter().any(|call| name.starts_with(call)) => Role::Launches,
         () if name.ends_with("StreamBeginCapture") || name.contains("StreamBeginCapture_") => Role::BeginsCapture,
         () if name.ends_with("StreamEndCapture") || name.contains("StreamEndCapture_") => Role::EndsCapture,
         () => Role::Other,
@@ -153,11 +150,6 @@ fn launching<'a>(data: &'a RankData, launches: &'a Launches) -> impl Iterator<It
                 && !captures.get(&events.thread[*row]).is_some_and(|captures| *captures)
         }
     })
-}
-
-/// Whether the call ends when its work has ended.
-fn blocks(name: &str) -> bool {
-    synchronizes(name) || name.starts_with("hipMemcpyWithStream")
 }
 
 /// The time of the lost work: to the end of a blocking call, else to the next work of each stream that was launched later, else to the

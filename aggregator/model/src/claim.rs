@@ -12,12 +12,14 @@ pub mod exclusions;
 
 use serde::Serialize;
 
-/// What one sentence says.
+use crate::stats::LEAST_KNOWN;
+
+/// A claim, from which one sentence is made.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// Who says it: the id of a finding, or `verdict`.
+    /// The id of the finding that makes it, or `verdict`, or `omissions`.
     pub by: &'static str,
-    /// What it is about. Empty: the whole job.
+    /// The ranks and devices that it is about; the whole job if there are none.
     pub places: Vec<Place>,
     /// The kernel, range, call or operation that it names.
     pub name: Option<String>,
@@ -33,7 +35,7 @@ pub struct Claim {
     pub time: Option<Time>,
     /// Where the rows are that show it.
     pub evidence: Evidence,
-    /// What it asks the reader to do.
+    /// The action that it asks for.
     pub advice: Advice,
     /// The claim that is shown in its place, by its id; `None` if this one is shown.
     pub yields_to: Option<&'static str>,
@@ -55,7 +57,7 @@ impl Place {
     }
 }
 
-/// What is measured.
+/// A measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -63,7 +65,7 @@ pub enum Quantity {
     Balance,
     /// Work of a rank beyond that of the others, per step.
     OwnExcess,
-    /// What a rank adds to each step.
+    /// The time that a rank adds to each step.
     StepDelay,
     /// Time that ranks wait for others without computing.
     Wait,
@@ -270,7 +272,7 @@ impl Claim {
         Self { advice, ..self }
     }
 
-    /// What is wrong with the claim by itself; `None` if nothing is.
+    /// A fault of the claim by itself, in words: a claim about a quantity that too few rows know may only say that it is unknown.
     pub fn fault(&self) -> Option<String> {
         let said = |what: &str| Some(format!("{what}: {self:?}"));
         let negative = |number: f64| number < 0.0;
@@ -284,13 +286,10 @@ impl Claim {
             }
             (Some(Value::Pct(pct)), _) if !(0.0..=100.0).contains(&pct) => said("a share is not in 0 to 100 %"),
             (Some(Value::Ratio(ratio)), _) if !ratio.is_finite() || negative(ratio) => said("no ratio"),
-            _ if self.coverage_pct < LEAST_COVERAGE_PCT && self.relation != Relation::Unknown => {
+            _ if self.coverage_pct < 100.0 * LEAST_KNOWN && self.relation != Relation::Unknown => {
                 said("too few rows know the quantity")
             }
             _ => None,
         }
     }
 }
-
-/// A claim about a quantity that fewer rows know, in percent, may only say that it is unknown.
-pub const LEAST_COVERAGE_PCT: f64 = 90.0;

@@ -14,6 +14,7 @@
 
 use rustc_hash::FxHashMap;
 use trace::Text;
+use trace::name_rules::launches_graph;
 use trace::rank::{Events, Kind, Launches, NONE};
 
 /// Cuts such kernels; returns their number. `events` are in the order of time.
@@ -40,7 +41,7 @@ pub(crate) fn cut_overlong_kernels(events: &mut Events, names: &[Text], launches
 
 /// Whether the kernel of a call begins after the kernel before it on the stream has ended.
 fn launches_in_order(call: &str) -> bool {
-    let may_overlap = call.contains("Graph") || call.starts_with("cu") && call.contains("Ex");
+    let may_overlap = launches_graph(call) || call.starts_with("cu") && call.contains("Ex");
     (call.starts_with("hip") || call.starts_with("cu")) && !may_overlap
 }
 
