@@ -52,9 +52,9 @@ impl Checked {
         if ingest(paths, &run, &|_, _| ()).is_ok() {
             self.ingested += 1;
             let again = analyzed(std::slice::from_ref(&run)).unwrap();
-            let differences =
-                if CHARGED_OTHERWISE.contains(&name) { Vec::new() } else { differences(&analysis, &again) };
-            self.broken.extend(differences.into_iter().map(|table| format!("{name}: ingest changes {table}")));
+            self.broken.extend(
+                differences(&analysis, &again).into_iter().map(|table| format!("{name}: ingest changes {table}")),
+            );
         }
         fs::remove_dir_all(&run).unwrap();
     }
@@ -95,16 +95,6 @@ fn analyzed(paths: &[PathBuf]) -> Option<Analysis> {
         }
     }
 }
-
-/// Jobs whose run differs from their traces: collectives overlap on several streams, and their waits are charged in the order of rows.
-const CHARGED_OTHERWISE: [&str; 6] = [
-    "h-fsdp-late-bound",
-    "halo-pause 1",
-    "j-hsdp-slow-replica",
-    "l-cp-ring",
-    "pipeline_slow_stage",
-    "pp4dp2-replica-pause 1",
-];
 
 /// The tables in which two analyses differ, but for names of files. The run says where rows were lost in other words.
 fn differences(files: &Analysis, run: &Analysis) -> Vec<String> {

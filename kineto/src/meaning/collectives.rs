@@ -24,7 +24,7 @@ use crate::meaning::groups::{Group, Groups};
 use crate::meaning::in_order::{Unlaunched, join_in_order};
 use crate::meaning::names;
 use crate::meaning::steps::step_at;
-/// The collectives of a rank, sorted by start.
+/// The collectives of a rank, in their [order](CollectiveRow::order).
 #[derive(Debug, Default)]
 pub(crate) struct Collectives {
     pub(crate) rows: Vec<CollectiveRow>,
@@ -62,7 +62,7 @@ pub(crate) fn find_collectives(
         let step = &mut rows.events.step[f.event_row];
         *step = if *step == NO_STEP { f.row.step.unwrap_or(NO_STEP) } else { *step };
     }
-    found.sort_by_key(|f| (f.row.start_ns, f.event_row));
+    found.sort_by_key(|f| (f.row.order(), f.event_row));
     settle_sendrecv(&mut found);
     number_buckets(&mut found, steps);
     if found.iter().any(|f| f.comms_id.is_some()) {

@@ -164,7 +164,23 @@ impl CollectiveShapes {
     }
 }
 
+/// Begin (or call), end, communicator and number of a collective.
+type CollectiveOrder = (Option<i64>, Option<i64>, i64, Option<i64>);
+
+impl CollectiveRow {
+    /// As [`Collective::order`].
+    pub fn order(&self) -> CollectiveOrder {
+        (self.start_ns.or(self.enqueue_ns), self.end_ns, self.comm_id, self.seq)
+    }
+}
+
 impl Collective {
+    /// The order of a rank's collectives. It is the same for every format, because a rank's time is charged to its collectives in
+    /// their order.
+    pub fn order(&self) -> CollectiveOrder {
+        (self.start_ns().or(self.enqueue_ns()), self.end_ns(), self.comm_id, self.seq())
+    }
+
     /// Changes each of its known times.
     pub fn map_times(&mut self, changed: impl Fn(i64) -> i64) {
         for time in [&mut self.ready_ns, &mut self.enqueue_ns, &mut self.start_ns, &mut self.end_ns] {

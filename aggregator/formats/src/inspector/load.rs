@@ -34,7 +34,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
         true
     });
     let damage = result.map_err(|source| Error::Io { path: process.file.clone(), source })?;
-    rows.sort_by_key(|row| (row.start_ns().or(row.enqueue_ns()), row.end_ns(), row.comm_id, row.seq()));
+    rows.sort_by_key(Collective::order);
     let mut data = RankData::default();
     let file = trace::Text::from(process.file.to_string_lossy());
     let mut list = |omission: OmissionRow, amount: i64| {

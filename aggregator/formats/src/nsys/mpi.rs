@@ -129,8 +129,7 @@ pub(super) fn add_collectives(
         data.outline.collectives.push(row.into());
     }
     data.outline.comms.extend(used.into_values().map(|comm| comm_row(process.rank, comm)));
-    let order = |row: &Collective| (row.start_ns().or(row.enqueue_ns()), row.end_ns());
-    data.outline.collectives.sort_by_key(order);
+    data.outline.collectives.sort_by_key(Collective::order);
     if unknown > 0 {
         let why = "the export does not say which ranks their communicator has; they are ranges only";
         data.omissions.push(OmissionRow::left_out("collectives of MPI", why).rank(process.rank).amount(unknown));

@@ -72,7 +72,7 @@ pub(super) fn join(data: &mut RankData) {
         );
     }
     if joined {
-        data.outline.collectives.sort_by_key(|c| (c.start_ns().or(c.enqueue_ns()), c.end_ns(), c.comm_id, c.seq()));
+        data.outline.collectives.sort_by_key(Collective::order);
     }
 }
 

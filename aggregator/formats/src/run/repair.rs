@@ -65,7 +65,7 @@ fn repair_collectives(rows: &mut Vec<Collective>, rank: i32, omissions: &mut Vec
     let before = rows.len();
     rows.retain(|c| c.start_ns().or(c.enqueue_ns()).is_some());
     omit(omissions, rank, "collectives", before - rows.len(), "they have neither a start time nor an enqueue time");
-    rows.sort_by_key(|c| (c.start_ns().or(c.enqueue_ns()), c.end_ns(), c.comm_id, c.seq()));
+    rows.sort_by_key(Collective::order);
 }
 
 /// Drops superseded rows. A collective that was in flight when a part closed has a row in that part and another in a

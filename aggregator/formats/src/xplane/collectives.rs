@@ -89,7 +89,7 @@ pub(super) fn collectives(data: &mut RankData, found: &[Found], ranks: &[i32], h
     if has_streams && comms.unstated == collectives.len() as i64 {
         by_order_of_streams(&mut collectives);
     }
-    collectives.sort_by_key(|row| (row.start_ns, row.event_id));
+    collectives.sort_by_key(|row| (row.order(), row.event_id));
     let (comms, remarks) = comms.finish(&collectives);
     list(data, remarks);
     data.outline.comms = comms;
