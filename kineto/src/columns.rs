@@ -7,6 +7,7 @@ pub(crate) mod event;
 pub(crate) mod header;
 mod order;
 mod piece;
+pub(crate) mod processes;
 pub(crate) mod rows;
 pub(crate) mod stream;
 pub(crate) mod unknown;

@@ -9,6 +9,7 @@ mod formats;
 mod jobs;
 pub(crate) mod join_windows;
 pub(crate) mod load;
+mod merged;
 mod names;
 mod probe;
 mod replicas;

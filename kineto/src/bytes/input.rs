@@ -94,6 +94,11 @@ impl Input {
         Ok(Self { file_error: error, ..input })
     }
 
+    /// Whether the bytes of the file are not those of the text.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.limit_bytes != u64::MAX
+    }
+
     /// A stream from bytes in memory.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {

@@ -3,6 +3,7 @@
 use std::hash::BuildHasher;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use trace::name_rules::roles::RankName;
 use trace::rank::{CopyRate, FlopsType, KernelUse, Kind, NONE};
 
 use crate::bytes::json::Str;
@@ -10,6 +11,7 @@ use crate::bytes::layout::Layout;
 use crate::bytes::text::shortened;
 use crate::columns::args::Shape;
 use crate::columns::by_text::{KnownFlops, NameRules};
+use crate::columns::processes::Processes;
 /// Memory of a row until an analysis has it: its columns here, its place in the order of the rows, and its columns there.
 const ROW_BYTES: u64 = 160;
 /// Memory of a row's arguments beside their texts, where all are kept.
@@ -365,6 +367,10 @@ pub(crate) struct Columns {
     pub(crate) unknown: Vec<(u32, u32)>,
     /// Processes of Ascend's profiler.
     pub(crate) ascend: Vec<(i64, AscendProcess)>,
+    /// Processes whose names say a rank.
+    pub(crate) ranks: Vec<(i64, RankName)>,
+    /// Complete events of the processes that are not read, by process.
+    pub(crate) other_processes: Vec<(i64, u64)>,
     pub(crate) tally: Tally,
 }
 
@@ -416,13 +422,21 @@ impl Columns {
         let count = |length: usize| length as u64;
         let args: u64 = self.comm_args.iter().map(|(_, args)| count(args.len())).sum();
         let sparse = count(self.bytes.len() + self.flops.len() + self.flops_types.len())
-            + count(self.kernel_use.len() + self.copy_rates.len() + self.flows.len());
+            + count(self.kernel_use.len() + self.copy_rates.len() + self.flows.len() + self.ranks.len());
         count(self.len()) * ROW_BYTES
             + count(self.shape.len() + self.template.len()) * ROW_ARGS_BYTES
             + count(self.numbers.len()) * 2
             + sparse * SPARSE_BYTES
             + count(self.allocations.len() + self.comm_args.len()) * SPARSE_ROW_BYTES
             + args * TEXT_COPIES
+    }
+
+    /// Counts a complete event of a process that is not read.
+    pub(crate) fn count_other_process(&mut self, pid: i64) {
+        match self.other_processes.iter_mut().find(|(other, _)| *other == pid) {
+            Some((_, events)) => *events += 1,
+            None => self.other_processes.push((pid, 1)),
+        }
     }
 
     /// Adds a row.
@@ -446,7 +460,7 @@ impl Columns {
         }
         exact!(kind name ts_ns dur_ns track device stream correlation external);
         exact!(shape category template first_number numbers bytes flops flops_types kernel_use copy_rates allocations flows);
-        exact!(unknown ascend);
+        exact!(unknown ascend ranks other_processes);
         Self {
             kind,
             name,
@@ -472,6 +486,8 @@ impl Columns {
             flows,
             unknown,
             ascend,
+            ranks,
+            other_processes,
             tally: std::mem::take(&mut self.tally),
         }
     }
@@ -524,6 +540,7 @@ pub(crate) struct Scratch {
     /// The template under construction.
     pub(crate) draft: Vec<u8>,
     pub(crate) tracks: Tracks,
+    pub(crate) processes: Processes,
     pub(crate) streams: FarStreams,
     pub(crate) layouts: Layouts,
     /// The columns that a piece is read into; their capacity is used again.
@@ -533,11 +550,15 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    pub(crate) fn of(processes: Processes) -> Self {
+        Self { processes, ..Self::default() }
+    }
+
     /// Memory of the texts and tracks, with what is made of them when the file is put together: an estimate.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let texts = [&self.names, &self.shapes, &self.categories, &self.templates];
-        let tracks = self.tracks.ids.len() as u64 * ENTRY_BYTES;
-        texts.into_iter().map(Interner::memory_bytes).sum::<u64>() + self.guess.shapes_bytes + tracks
+        let entries = (self.tracks.ids.len() + self.processes.named.len()) as u64 * ENTRY_BYTES;
+        texts.into_iter().map(Interner::memory_bytes).sum::<u64>() + self.guess.shapes_bytes + entries
     }
 
     /// The kind of a category. Most events have the category of the event before, so that one is kept.

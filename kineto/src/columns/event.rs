@@ -19,11 +19,15 @@ use crate::columns::batch::{
     Allocation, AscendProcess, Columns, FlowEnd, NONE_32, Row, Scratch, Tally, id_from_text, is_from_text, narrow,
 };
 use crate::columns::by_text::{Call, RawInputs};
+use crate::columns::processes::rank_in;
 use crate::columns::wanted_args::{Args, EMPTY, NO_ARGS, Wanted, read_args, text_value, wanted_args};
 
 /// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in
 /// cupti_activity.h.
 const ALL_STREAMS: i64 = u32::MAX as i64;
+
+/// The category of the profiler's own spans.
+const OF_PROFILER: &[u8] = b"Trace";
 
 /// A later time in µs since 1970 is one in ns: 10¹⁷ µs are 3 000 years.
 const MOST_US: i64 = 100_000_000_000_000_000;
@@ -84,12 +88,19 @@ pub(crate) fn read_event(
             Key::Name => head.name = text_value(cursor)?,
             Key::Start => head.ts = text_value(cursor)?.raw,
             Key::Length => head.dur = text_value(cursor)?.raw,
-            Key::Process => head.pid = id_value(cursor)?,
+            Key::Process => head.pid = process_value(cursor, scratch)?,
             Key::Thread => head.tid = id_value(cursor)?,
             Key::Id => head.id = id_value(cursor)?,
             Key::Args => read_args_member(cursor, wanted, scratch, &mut head, &mut args)?,
             _ => cursor.skip()?,
         }
+    }
+    // Names of processes are read of all of them.
+    if scratch.processes.leaves_out(head.pid) && head.phase != b'M' {
+        if head.phase == b'X' && head.category != OF_PROFILER {
+            columns.count_other_process(head.pid);
+        }
+        return Ok(());
     }
     columns.tally.events += 1;
     let whole = start;
@@ -124,7 +135,19 @@ fn event_key(key: &[u8]) -> Key {
 #[inline(always)]
 fn id_value(cursor: &mut Cursor<'_>) -> Result<i64, Fault> {
     let text = text_value(cursor)?.raw;
-    Ok(number::integer(text).or_else(|| number::hexadecimal(text)).unwrap_or_else(|| id_from_text(text)))
+    Ok(number_of(text).unwrap_or_else(|| id_from_text(text)))
+}
+
+/// As [`id_value`], for a process: a text may say its rank.
+#[inline(always)]
+fn process_value(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<i64, Fault> {
+    let text = text_value(cursor)?.raw;
+    Ok(number_of(text).unwrap_or_else(|| scratch.processes.of_text(text)))
+}
+
+#[inline(always)]
+fn number_of(text: &[u8]) -> Option<i64> {
+    number::integer(text).or_else(|| number::hexadecimal(text))
 }
 
 fn read_args_member(
@@ -166,6 +189,7 @@ fn keep(whole: &Cursor<'_>, head: &Head<'_>, args: Args, wanted: Wanted, scratch
                 end.since(from)
             });
             columns.ascend.extend(args.and_then(AscendProcess::named_in).map(|process| (head.pid, process)));
+            columns.ranks.extend(args.and_then(rank_in).map(|rank| (head.pid, rank)));
         }
         b'M' | b't' | b'i' | b'I' | b'C' => columns.tally.unused += 1,
         _ => columns.tally.other_phases += 1,
@@ -267,8 +291,7 @@ fn keep_complete(
 fn count_other(head: &Head<'_>, scratch: &mut Scratch, columns: &mut Columns) {
     match head.category {
         b"cuda_profiler_range" => columns.tally.profiler_ranges += 1,
-        // Spans of the profiler itself.
-        b"Trace" => {}
+        OF_PROFILER => {}
         category => {
             let row = columns.len() as u32;
             columns.unknown.push((row, scratch.categories.id(shortened(category))));

@@ -16,6 +16,7 @@ use crate::bytes::input::Input;
 use crate::columns::batch::{Columns, Scratch};
 use crate::columns::header::{Header, HeaderParser, HeaderStep};
 use crate::columns::piece::{Edges, End, anchor, last_event_start, read_piece};
+use crate::columns::processes::Processes;
 use crate::columns::wanted_args::Wanted;
 
 /// Size of a block, which becomes one piece: large compared with an event. The blocks in flight of several files fit into
@@ -79,7 +80,18 @@ pub(crate) struct Missing {
 
 /// Reads a whole stream, or as much of it as has room.
 pub(crate) fn read_stream(input: Input, wanted: Wanted, block_bytes: usize, room: Room) -> Streamed {
-    let mut reader = Reader::new(input, wanted, block_bytes, room);
+    read_processes(input, wanted, block_bytes, room, None)
+}
+
+/// As [`read_stream`], but only the events of these processes; those of all for `None`.
+pub(crate) fn read_processes(
+    input: Input,
+    wanted: Wanted,
+    block_bytes: usize,
+    room: Room,
+    only: Option<Arc<[i64]>>,
+) -> Streamed {
+    let mut reader = Reader::new(input, wanted, block_bytes, room, only);
     reader.read_document();
     reader.finish()
 }
@@ -109,6 +121,7 @@ struct Read {
 /// The state that the reading thread and the parsers share.
 struct Shared {
     wanted: Wanted,
+    only: Option<Arc<[i64]>>,
     queue: Mutex<VecDeque<Piece>>,
     scratches: Mutex<Vec<(u32, Scratch)>>,
     next_scratch: AtomicU32,
@@ -129,8 +142,10 @@ impl Shared {
 
     fn parse(&self, bytes: &[u8]) -> Read {
         let kept = lock(&self.scratches).pop();
-        let (number, mut scratch) =
-            kept.unwrap_or_else(|| (self.next_scratch.fetch_add(1, Ordering::Relaxed), Scratch::default()));
+        let (number, mut scratch) = kept.unwrap_or_else(|| {
+            let scratch = Scratch::of(Processes::only(self.only.clone()));
+            (self.next_scratch.fetch_add(1, Ordering::Relaxed), scratch)
+        });
         let mut room = std::mem::take(&mut scratch.room);
         let before_bytes = scratch.memory_bytes();
         let (end, edges) = read_piece(bytes, self.wanted, &mut scratch, &mut room);
@@ -177,10 +192,11 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(input: Input, wanted: Wanted, block_bytes: usize, room: Room) -> Self {
+    fn new(input: Input, wanted: Wanted, block_bytes: usize, room: Room, only: Option<Arc<[i64]>>) -> Self {
         let (done, results) = channel();
         let shared = Shared {
             wanted,
+            only,
             queue: Mutex::default(),
             scratches: Mutex::default(),
             next_scratch: AtomicU32::new(0),

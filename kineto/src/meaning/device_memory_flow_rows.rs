@@ -165,7 +165,10 @@ fn stated_devices(properties: Option<&Value>, rank: i32) -> Vec<DeviceRow> {
             ..DeviceRow::default()
         })
     };
-    properties.map(Value::items).unwrap_or_default().iter().filter_map(row).collect()
+    // A file that was merged from those of many ranks may list the devices of a host for each of them.
+    let mut known = BTreeSet::new();
+    let rows = properties.map(Value::items).unwrap_or_default().iter().filter_map(row);
+    rows.filter(|row| known.insert(row.device_id)).collect()
 }
 
 /// Arrows between forward and backward operators, and the number of arrows that lack an end.

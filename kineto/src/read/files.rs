@@ -204,18 +204,20 @@ impl Plan {
         *probes = keep;
     }
 
-    /// Gives every file its rank; sorted by rank. A rank has several files if there are several windows, or copies.
+    /// Gives every file its rank; sorted by rank. A rank has several files if there are several windows, or copies. A merged
+    /// file is one file for each of its ranks.
     fn number(&mut self, probes: &[Probe]) -> Vec<TraceFile> {
+        let (merged, probes): (Vec<&Probe>, Vec<&Probe>) = probes.iter().partition(|probe| probe.merged.is_some());
         let named = |probe: &Probe| Named {
             name: probe.candidate.name.clone(),
             rank: probe.rank,
             is_named_by_torch: probe.is_named_by_torch,
         };
-        let named: Vec<Named> = probes.iter().map(named).collect();
+        let named: Vec<Named> = probes.iter().copied().map(named).collect();
         let by_name = ranks_from_names(&named, self.world_size);
         let mut files: Vec<TraceFile> = Vec::new();
         let mut unknown = Vec::new();
-        for (probe, by_name) in probes.iter().zip(by_name) {
+        for (probe, by_name) in probes.iter().copied().zip(by_name) {
             match (probe.rank, by_name) {
                 (Some(rank), _) => files.push(file_of(probe, rank, RankSource::DistributedInfo)),
                 (None, Some(rank)) => files.push(file_of(probe, rank, RankSource::FileName)),
@@ -223,8 +225,32 @@ impl Plan {
             }
         }
         files.extend(self.number_by_order(&unknown, &files));
+        for probe in merged {
+            self.add_merged(probe, &mut files);
+        }
         files.sort_by_key(|f| f.rank);
         files
+    }
+
+    /// Adds the ranks of a merged file, unless it was merged from files that are here.
+    fn add_merged(&mut self, probe: &Probe, files: &mut Vec<TraceFile>) {
+        let Some(merged) = &probe.merged else { return };
+        let name = &probe.candidate.name;
+        let of_one: BTreeSet<i32> =
+            files.iter().filter(|file| file.processes.is_none()).map(|file| file.rank).collect();
+        if merged.ranks.iter().all(|merged| of_one.contains(&merged.rank)) {
+            let why = "it was merged from the traces of ranks that have files of their own here";
+            self.omissions.push(OmissionRow::left_out("file", why).file(name.clone()));
+            return;
+        }
+        self.omissions.extend(merged.remarks(name));
+        let parts = merged.ranks.len() as u64;
+        files.extend(merged.ranks.iter().map(|part| TraceFile {
+            name: format!("{name} ({})", part.name).into(),
+            processes: Some(part.processes.clone()),
+            size_bytes: probe.size_bytes / parts,
+            ..file_of(probe, part.rank, RankSource::ProcessNames)
+        }));
     }
 
     /// Gives ranks to the files that do not state theirs: the only number that differs in their names, or else their order. `known`
@@ -300,6 +326,7 @@ fn file_of(probe: &Probe, rank: i32, rank_source: RankSource) -> TraceFile {
         replica: None,
         memory: MemoryShare::default(),
         flight_recorder: None,
+        processes: None,
     }
 }
 

@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use trace::name_rules::roles::RankName;
 use trace::rank::flops::counted_once;
 use trace::rank::{Collective, Details, Events, Launches, RankData, RankInfo, RankOutline, mark_below_operators};
 use trace::time_limits::{FAR, LONG};
-use trace::{CounterRow, MAX_TEXT_BYTES, OmissionKind, OmissionRow, Phase, StepRow, Text};
+use trace::{CounterRow, DeviceRow, MAX_TEXT_BYTES, OmissionKind, OmissionRow, Phase, StepRow, Text};
 
 use crate::Error;
 use crate::bytes::input::Input;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::batch::{Columns, Tally};
 use crate::columns::header::{Header, rank_from_distributed_info, world_size_from_distributed_info};
+use crate::columns::processes::{named_ranks, own_number};
 use crate::columns::rows::{Extras, Rows, rows_from_pieces};
-use crate::columns::stream::{BLOCK_BYTES, Missing, Room, Streamed, read_stream};
+use crate::columns::stream::{BLOCK_BYTES, Missing, Room, Streamed, read_processes, read_stream};
 use crate::columns::wanted_args::Wanted;
 use crate::meaning::collectives::{Collectives, find_collectives};
 use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
@@ -73,7 +75,8 @@ impl Loaded {
 pub(crate) fn load_wanted(file: &TraceFile, wanted: Wanted, used_bytes: u64) -> Result<Loaded, Error> {
     let shown = || PathBuf::from(&*file.name);
     let input = Input::open(&file.path).map_err(|source| Error::Io { path: shown(), source })?;
-    let streamed = read_stream(input, wanted, BLOCK_BYTES, file.memory.room(used_bytes));
+    let room = file.memory.room(used_bytes);
+    let streamed = read_processes(input, wanted, BLOCK_BYTES, room, file.processes.clone());
     if !streamed.header.has_events {
         let why = match &streamed.missing {
             Some(missing) => format!("byte {}: {}", missing.byte, missing.why),
@@ -101,6 +104,7 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         replica: None,
         memory: crate::read::trace_file::MemoryShare::default(),
         flight_recorder: None,
+        processes: None,
     };
     let read = |block_bytes: usize| {
         let wanted = Wanted { args: true, shapes: true, rows_only: false };
@@ -152,7 +156,10 @@ pub fn parse_only(path: &Path) -> Result<Parsed, Error> {
 
 /// Builds a rank from the content of a file.
 pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
+    let number_of = own_number(&streamed);
+    let unread_ranks = unread_ranks(&streamed, file);
     let Streamed { header, pieces, scratches, missing, trailing, memory_bytes, .. } = streamed;
+    let header = own_header(header, file);
     let recorded = rank_from_distributed_info(header.distributed.as_ref());
     let first_rank = file.replica.map_or(0, |replica| replica.first_rank);
     let rank = recorded.map_or(file.rank, |recorded| recorded.saturating_add(first_rank));
@@ -181,6 +188,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     report.lose("lists of ranks of process groups", groups.without_ranks, &too_many_ranks());
     report.add_tally(&rows.tally);
     report.add_unknown(&rows.unknown_on_devices);
+    report.add_unread_ranks(&unread_ranks);
     report.add_header(&header);
     let allocations = std::mem::take(&mut rows.allocations);
     let (memory, (flows, incomplete_flows)) =
@@ -189,7 +197,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let complete = missing.is_none() && trailing.is_none();
     report.add_damage(missing, "rest of the file");
     report.add_damage(trailing, "text after the document");
-    let (devices, unknown_devices) = device_rows(header.devices.as_ref(), &rows.events, rank);
+    let (devices, unknown_devices) = own_devices(&header, &rows.events, rank, file);
     report.devices_without_properties(&unknown_devices);
     let counters = vec![report.counter(&rows)];
     let Rows { events, names, pids, extras, kernel_use, copy_rates, flops_types, .. } = rows;
@@ -197,7 +205,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let mut collectives = Collective::list(collectives);
     collectives.iter_mut().zip(comms_ids).for_each(|(collective, comms_id)| collective.set_comms_id(comms_id));
     let outline = RankOutline {
-        info: rank_info(rank, &header, file, &pids),
+        info: rank_info(rank, &header, file, process(&pids).map_or(0, number_of)),
         collectives,
         steps,
         comms: groups.rows(rank),
@@ -218,6 +226,33 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         ..RankData::default()
     };
     Loaded { data, extras, scalars: header.scalars, complete, used_device: None, memory_bytes }
+}
+
+/// The ranks that the processes of a file say, unless they were known before it is read.
+fn unread_ranks(streamed: &Streamed, file: &TraceFile) -> Vec<RankName> {
+    match file.processes {
+        Some(_) => Vec::new(),
+        None => named_ranks(streamed).into_keys().collect(),
+    }
+}
+
+/// The header without what is of another rank of the file, which does not say of which.
+fn own_header(header: Header, file: &TraceFile) -> Header {
+    let mut own = header;
+    if file.processes.is_some() {
+        own.distributed = None;
+        own.scalars.remove("host_name");
+    }
+    own
+}
+
+/// The devices of a rank, and those of its rows without properties. A file of many ranks lists the devices of all.
+fn own_devices(header: &Header, events: &Events, rank: i32, file: &TraceFile) -> (Vec<DeviceRow>, Vec<i64>) {
+    let (mut devices, unknown) = device_rows(header.devices.as_ref(), events, rank);
+    if file.processes.is_some() {
+        devices.retain(|row| events.device.contains(&row.device_id));
+    }
+    (devices, unknown)
 }
 
 /// The launches and steps of a rank. Beside them, the FLOPs of its rows become such that they can be summed.
@@ -248,11 +283,18 @@ fn number_steps(steps: &mut Vec<StepRow>, window: Window, events: &Events, rank:
     }
 }
 
-fn rank_info(rank: i32, header: &Header, file: &TraceFile, pids: &BTreeMap<i64, u64>) -> RankInfo {
+/// The process with the most rows on the host.
+fn process(pids: &BTreeMap<i64, u64>) -> Option<i64> {
+    pids.iter().max_by_key(|(_, rows)| **rows).map(|(pid, _)| *pid)
+}
+
+fn rank_info(rank: i32, header: &Header, file: &TraceFile, pid: i64) -> RankInfo {
     let recorded = header.scalars.get("host_name").filter(|host| !host.is_empty()).cloned();
-    let pid = pids.iter().max_by_key(|(_, rows)| **rows).map_or(0, |(pid, _)| *pid);
     let host = recorded.or_else(|| host_from_name(&file.name, pid)).unwrap_or_default();
-    let of_file = || world_size_from_distributed_info(header.distributed.as_ref());
+    let of_file = || match file.processes {
+        Some(_) => file.world_size,
+        None => world_size_from_distributed_info(header.distributed.as_ref()),
+    };
     let clock_domain = if host.is_empty() { "utc".to_string() } else { format!("{host}/utc") };
     RankInfo {
         rank,
@@ -321,6 +363,19 @@ impl Report {
         for (category, count) in by_category {
             let why = "their category is unknown, and their process has work of a device: it is not counted as such";
             self.lose(&format!("rows of {category}"), (*count).min(i64::MAX as u64) as i64, why);
+        }
+    }
+
+    /// Names the ranks that were read as one.
+    fn add_unread_ranks(&mut self, ranks: &[RankName]) {
+        if ranks.len() > 1 {
+            let names: Vec<Text> = ranks.iter().map(|rank| rank.to_string().into()).collect();
+            let why = format!(
+                "its processes are named {}, behind too many other events to be found before the file is read: they \
+                 were read as one rank; analyze the files that were merged, or write the rows of process_name first",
+                listed(&names)
+            );
+            self.lose("ranks of one file", ranks.len() as i64, &why);
         }
     }
 

@@ -1,6 +1,8 @@
 //! The begin of a file: whether it is a trace, its rank and its job.
 
-use trace::place;
+use std::io;
+
+use trace::place::{self, Opened};
 use trace::rank::MAX_RANKS;
 
 use crate::Error;
@@ -13,11 +15,12 @@ use crate::columns::header::{
 use crate::columns::stream::MAX_VALUE_BYTES;
 use crate::read::find::Candidate;
 use crate::read::formats::RecognizeOther;
+use crate::read::merged::{Merged, merged, name_a_rank};
 use crate::read::names::torch_name;
 
 /// Bytes that are read at a time while looking for the header of a file.
 const PROBE_BYTES: usize = 64 << 10;
-/// The end of a file in which `distributedInfo` is looked for.
+/// The end of a file in which `distributedInfo` and the names of processes are looked for.
 const TAIL_BYTES: usize = 256 << 10;
 /// First events whose starts are read.
 const FIRST_EVENTS: usize = 64;
@@ -36,6 +39,8 @@ pub(crate) struct Probe {
     pub(crate) is_named_by_torch: bool,
     /// The median start of its first events; `None` if they have no readable start.
     pub(crate) first_ns: Option<i64>,
+    /// The ranks whose traces were merged into the file; `None` for the trace of one rank.
+    pub(crate) merged: Option<Merged>,
 }
 
 /// Reads the header of a file up to its events. With `search_tail`, the end of the file is searched too if the header
@@ -47,17 +52,26 @@ pub(crate) fn probe(
 ) -> Result<Probe, Error> {
     let Candidate { path, name, shown, .. } = candidate;
     let io = |source| Error::Io { path: shown.clone(), source };
-    let size_bytes = place::open(path).and_then(|file| file.size_bytes()).map_err(io)?;
+    let file = place::open(path).map_err(io)?;
+    let size_bytes = file.size_bytes().map_err(io)?;
     let mut input = Input::open(path).map_err(io)?;
     let mut parser = HeaderParser::new();
     let bytes = first_events(candidate, &mut input, &mut parser, other_format)?;
     let is_named_by_torch = torch_name(name).is_some_and(|(_, pid)| mentions_process(&bytes, pid));
     let first_ns = first_start_ns(&bytes, parser.header.base_ns);
-    if parser.header.distributed.is_none() && search_tail {
-        parser.header.distributed = info_behind_events(bytes, &mut input);
+    let mut names_ranks = name_a_rank(&bytes);
+    if parser.header.distributed.is_none() {
+        let last = match (search_tail, input.is_compressed()) {
+            (true, _) => last_bytes(bytes, &mut input),
+            (false, false) => end_of_file(&file, size_bytes).map_err(io)?,
+            (false, true) => Vec::new(),
+        };
+        names_ranks = names_ranks || name_a_rank(&last);
+        parser.header.distributed = info_in(&last).filter(|_| search_tail);
     }
     // Without these bytes, another rank might be taken for that of the file.
     input.file_error.check().map_err(io)?;
+    let merged = if names_ranks { merged(candidate)? } else { None };
     let Header { distributed, .. } = parser.header;
     let too_large = |key: &&str| {
         let value = distributed.as_ref().and_then(|info| info.get(key)).and_then(Value::integer);
@@ -72,6 +86,7 @@ pub(crate) fn probe(
         refused: ["rank", "world_size"].into_iter().filter(too_large).collect(),
         is_named_by_torch,
         first_ns,
+        merged,
     })
 }
 
@@ -200,9 +215,8 @@ fn mentions_process(bytes: &[u8], pid: &str) -> bool {
     })
 }
 
-/// The `distributedInfo` in the last bytes of a stream, where on-demand traces write it. `last` was read before.
-fn info_behind_events(mut last: Vec<u8>, input: &mut Input) -> Option<Value> {
-    const KEY: &[u8] = b"\"distributedInfo\"";
+/// The last bytes of a stream. `last` was read before.
+fn last_bytes(mut last: Vec<u8>, input: &mut Input) -> Vec<u8> {
     let mut block = vec![0; 1 << 20];
     loop {
         let got = input.fill(&mut block);
@@ -210,11 +224,24 @@ fn info_behind_events(mut last: Vec<u8>, input: &mut Input) -> Option<Value> {
         last.drain(..keep);
         last.extend_from_slice(&block[..got]);
         if got < block.len() {
-            break;
+            return last;
         }
     }
-    let at = memchr::memmem::rfind(&last, KEY)?;
-    let mut cursor = Cursor::new(&last, at + KEY.len());
+}
+
+/// The last bytes of a file.
+fn end_of_file(file: &Opened, size_bytes: u64) -> io::Result<Vec<u8>> {
+    let from = size_bytes.saturating_sub(TAIL_BYTES as u64);
+    let mut last = vec![0; (size_bytes - from) as usize];
+    file.read_exact_at(&mut last, from)?;
+    Ok(last)
+}
+
+/// The last `distributedInfo` in `bytes`: on-demand traces write it behind their events.
+fn info_in(bytes: &[u8]) -> Option<Value> {
+    const KEY: &[u8] = b"\"distributedInfo\"";
+    let at = memchr::memmem::rfind(bytes, KEY)?;
+    let mut cursor = Cursor::new(bytes, at + KEY.len());
     cursor.need(b':', "a colon").ok()?;
     cursor.space();
     Value::read(&mut cursor).ok().filter(|value| value.get("rank").is_some())

@@ -146,6 +146,7 @@ mod tests {
             replica: None,
             memory: MemoryShare::default(),
             flight_recorder: None,
+            processes: None,
         };
         let traits = |(_, _, pid, line): &(&str, i32, i64, &str)| Traits {
             span_ns: fixtures::timeline::bars(line).first().copied(),

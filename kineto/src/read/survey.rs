@@ -11,7 +11,7 @@ use trace::{OmissionRow, Text, name_rules};
 use crate::Error;
 use crate::bytes::input::Input;
 use crate::columns::rows::rows_from_pieces;
-use crate::columns::stream::{BLOCK_BYTES, read_stream};
+use crate::columns::stream::{BLOCK_BYTES, read_processes};
 use crate::columns::wanted_args::Wanted;
 use crate::meaning::steps::find_steps;
 use crate::read::jobs::{self, Traits};
@@ -35,7 +35,8 @@ fn traits(file: &TraceFile, memory: MemoryShare) -> Result<Traits, Error> {
     let shown = || PathBuf::from(&*file.name);
     let input = Input::open(&file.path).map_err(|source| Error::Io { path: shown(), source })?;
     let file_error = input.file_error.clone();
-    let streamed = read_stream(input, Wanted::default(), BLOCK_BYTES, memory.room(0));
+    let only = file.processes.clone();
+    let streamed = read_processes(input, Wanted::default(), BLOCK_BYTES, memory.room(0), only);
     let unread = file_error.check().err().map(|error| error.to_string());
     let unread = unread.or_else(|| streamed.missing.filter(|_| streamed.is_full).map(|missing| missing.why));
     let rows = rows_from_pieces(streamed.pieces, streamed.scratches, streamed.header.base_ns);

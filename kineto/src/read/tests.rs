@@ -35,6 +35,7 @@ fn wanted_from_bytes(bytes: Vec<u8>, wanted: Wanted, block_bytes: usize) -> Rank
         size_bytes: bytes.len() as u64,
         memory: MemoryShare::default(),
         flight_recorder: None,
+        processes: None,
     };
     let streamed = read_stream(Input::from_bytes(bytes), wanted, block_bytes, Room::unlimited());
     let data = rank_from_stream(streamed, &file).data;
@@ -70,6 +71,7 @@ pub(crate) fn file_of(text: &str) -> Written {
         size_bytes: text.len() as u64,
         memory: MemoryShare::default(),
         flight_recorder: None,
+        processes: None,
     };
     Written { file, _directory: directory }
 }

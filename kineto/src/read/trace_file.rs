@@ -1,6 +1,7 @@
 //! A file of a rank and window.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use trace::Text;
 
@@ -16,6 +17,8 @@ pub enum RankSource {
     DistributedInfo,
     /// The file's name, or the name of a directory around it.
     FileName,
+    /// The names of the processes in a file of many ranks.
+    ProcessNames,
     /// The order of the files' names.
     Order,
 }
@@ -25,6 +28,7 @@ impl RankSource {
         match self {
             Self::DistributedInfo => format!("rank {rank} by distributedInfo"),
             Self::FileName => format!("rank {rank} by the file's name: the trace does not name its rank"),
+            Self::ProcessNames => format!("rank {rank} by the names of its processes: the file holds several ranks"),
             Self::Order => {
                 format!("rank {rank} by the order of the files: neither the trace nor the file's name has its rank")
             }
@@ -55,6 +59,8 @@ pub struct TraceFile {
     pub memory: MemoryShare,
     /// A dump of torch's Flight Recorder of its rank, if one lies in its directory.
     pub flight_recorder: Option<PathBuf>,
+    /// The processes of its rank, by the numbers that stand for them here; `None` if the file is of one rank.
+    pub processes: Option<Arc<[i64]>>,
 }
 
 /// The memory that rows may take while they are read. It is shared by the ranks that are read at a time.

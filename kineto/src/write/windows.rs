@@ -131,6 +131,7 @@ impl WindowWriter {
             replica: None,
             memory: MemoryShare { all_bytes: self.place.max_memory_bytes, ranks_at_once: 1 },
             flight_recorder: flight_recorder.clone(),
+            processes: None,
         })
     }
 
