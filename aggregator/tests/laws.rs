@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fixtures::data::{places, real_traces};
-use fixtures::simulator::{all as scenarios, find, simulate, write};
+use fixtures::simulator::{Job, Shape, all as scenarios, find, simulate, write};
 use formats::format::OpenOptions;
 use formats::input::{Input, resolve};
 use formats::kineto::ingest;
@@ -29,7 +29,7 @@ use model::claim::exclusions::contradictions;
 use model::claim::{Advice, Claim, Relation};
 use model::options::Options;
 use serde_json::Value;
-use trace::StepBreakdownRow;
+use trace::{Op, StepBreakdownRow};
 
 /// What was checked, and what broke a law.
 #[derive(Debug, Default)]
@@ -259,6 +259,59 @@ fn drawn_jobs_keep_the_laws() {
         of_kind.take(most).for_each(|scenario| simulated(&mut checked, scenario.name, 1));
     }
     checked.finish("drawn jobs");
+}
+
+/// The parts that each rank sends to each: rank 2 gets five of the eight.
+const PARTS: [i64; 4] = [1, 1, 5, 1];
+
+/// Gives the all-to-alls of a rank's trace unequal shares.
+fn divide_unequally(file: &Path, rank: usize) {
+    let number = |line: &str, key: &str| -> i64 {
+        let (_, rest) = line.split_once(key).unwrap();
+        rest.split(',').next().unwrap().trim().parse().unwrap()
+    };
+    let divided = |line: &str| {
+        let key = "\"Out msg nelems\": ";
+        if !line.contains("\"all_to_all\"") {
+            return line.to_string();
+        }
+        let elements = number(line, key);
+        let all: i64 = PARTS.iter().sum();
+        assert_eq!(elements % all, 0);
+        let received = elements / all * PARTS[rank] * PARTS.len() as i64;
+        let splits =
+            format!("\"In split size\": \"{PARTS:?}\", \"Out split size\": \"{:?}\"", [PARTS[rank]; PARTS.len()]);
+        line.replace("\"all_to_all\"", "\"all_to_allv\"")
+            .replace(&format!("{key}{elements}"), &format!("{key}{received}, {splits}"))
+    };
+    let lines: Vec<String> = fs::read_to_string(file).unwrap().lines().map(divided).collect();
+    fs::write(file, lines.join("\n")).unwrap();
+}
+
+/// Rank 2 receives 20 of 8 parts, 15 of them from others; `ingest` keeps that, as everything.
+#[test]
+fn unequal_all_to_alls_have_the_bandwidth_of_the_busiest_rank() {
+    let place = scratch("unequal");
+    let job = Job { steps: 3, layers: 4, ..Job::new(Shape::Experts, PARTS.len()) };
+    write(&job, &simulate(&job, 1).unwrap(), &place).unwrap();
+    let before = analyzed(std::slice::from_ref(&place)).unwrap();
+    (0..job.ranks).for_each(|rank| divide_unequally(&place.join(format!("rank{rank}.json")), rank));
+    let mut checked = Checked::default();
+    checked.input("unequal", std::slice::from_ref(&place));
+    let after = analyzed(std::slice::from_ref(&place)).unwrap();
+    let (mut known, mut others) = (0, 0);
+    for (equal, row) in before.tables.collective_instances.iter().zip(&after.tables.collective_instances) {
+        if row.op != Op::AllToAll {
+            others += 1;
+            assert_eq!(row, equal);
+        } else if let (Some(algbw), Some(busbw), Some(equal)) = (row.algbw_gbs, row.busbw_gbs, equal.algbw_gbs) {
+            known += 1;
+            assert!((algbw / equal - 20.0 / 8.0).abs() < 1e-9 && (busbw / algbw - 15.0 / 20.0).abs() < 1e-9, "{row:?}");
+        }
+    }
+    assert!(known > 0 && others > 0, "{known} {others}");
+    fs::remove_dir_all(&place).unwrap();
+    checked.finish("unequal shares");
 }
 
 #[test]

@@ -12,4 +12,5 @@ mod in_order;
 pub(crate) mod names;
 pub(crate) mod op_details;
 pub(crate) mod overlong;
+mod shares;
 pub(crate) mod steps;

@@ -11,7 +11,7 @@ use trace::{InstanceRow, OmissionRow};
 
 use crate::clock::Clocks;
 use model::stats::lower_median;
-use model::{Barrier, Instance, Member};
+use model::{Barrier, Instance, Member, Shares};
 
 /// The row of an instance, in global time; `None` if the instance has no member.
 pub fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<InstanceRow> {
@@ -28,13 +28,11 @@ pub fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<InstanceRow>
     let transfer_ns = end_ns
         .map(|end| end - last_start_ns)
         .filter(|transfer| complete && synchronizes && error_ns.is_some_and(|error| *transfer > error.max(0)));
-    // The bytes of one collective over the time of several are no bandwidth.
-    let bytes = instance.bytes.filter(|_| !instance.fused);
+    let (bytes, factor) = moved(instance);
     let algbw_gbs = match (bytes, transfer_ns) {
         (Some(bytes), Some(transfer)) => Some(bytes as f64 / transfer as f64),
         _ => None,
     };
-    let factor = bus_factor(&instance.op, instance.ranks_expected.unwrap_or(instance.members.len() as i32));
     let mean_dur = mean_duration_ns(instance);
     let incl_wait = bytes.zip(mean_dur).filter(|_| complete && synchronizes);
     Some(InstanceRow {
@@ -61,6 +59,40 @@ pub fn instance_row(instance: &Instance, clocks: &Clocks) -> Option<InstanceRow>
         r#match: instance.level.into(),
         clocks_disagree: clocks_disagree(instance, last_start_ns, error_ns, clocks),
     })
+}
+
+/// The bytes of the whole array, and the factor from algorithm bandwidth to bus bandwidth. A share for the rank itself crosses no
+/// link. Where shares are unequal, the rank that sends or receives most of all decides how long the transfer takes.
+fn moved(instance: &Instance) -> (Option<i64>, Option<f64>) {
+    // The bytes of one collective over the time of several are no bandwidth.
+    if instance.fused {
+        return (None, None);
+    }
+    match instance.shares {
+        Shares::Equal => {
+            let ranks = instance.ranks_expected.unwrap_or(instance.members.len() as i32);
+            (instance.bytes, bus_factor(&instance.op, ranks))
+        }
+        Shares::Unequal { array_bytes, crossing_bytes } => {
+            (Some(array_bytes), (array_bytes > 0).then(|| crossing_bytes as f64 / array_bytes as f64))
+        }
+        Shares::Unknown | Shares::Contradicted => (None, None),
+    }
+}
+
+/// The lines for all-to-alls whose bandwidth is unknown because their shares are.
+pub fn unknown_shares(instances: &[Instance]) -> Vec<OmissionRow> {
+    let line = |shares: Shares, of: fn(&'static str, &'static str) -> OmissionRow, why: &'static str| {
+        let count = instances.iter().filter(|instance| instance.shares == shares).count();
+        (count > 0).then(|| of("bandwidths of all-to-alls", why).amount(count as i64))
+    };
+    let unknown = "the ranks exchange unequal shares, and the lists of their sizes are cut, lack or do not fit";
+    let contradicted = "a rank says that it received other sizes than another one says it sent";
+    let lines = [
+        line(Shares::Unknown, |what, why| OmissionRow::note(what, why), unknown),
+        line(Shares::Contradicted, |what, why| OmissionRow::left_out(what, why), contradicted),
+    ];
+    lines.into_iter().flatten().collect()
 }
 
 /// The line for collectives whose bandwidth is unknown because the library fused them.
@@ -114,6 +146,7 @@ mod tests {
     use super::*;
     use crate::clock::tests::support::{TestRank, collective, fitted_by, matched};
     use model::clock_choice::Choice;
+    use trace::OmissionKind;
 
     /// ```text
     /// rank 0   [~~~~####]
@@ -149,5 +182,36 @@ mod tests {
         let row = instance_row(&instances[0], &fitted_by(&ranks, &instances, Choice::SameHost)).unwrap();
         assert_eq!((row.transfer_ns, row.algbw_gbs, row.busbw_incl_wait_gbs), (Some(1_000), None, None));
         assert_eq!(fused(&instances).unwrap().amount, Some(1));
+    }
+
+    #[test]
+    fn equal_shares_have_the_bandwidth_of_the_formula_and_unknown_ones_none() {
+        for ranks in [2, 3, 8_i32] {
+            let rank = |rank| {
+                let row = collective(rank, "alltoall", 0, 1_000);
+                let bytes = Some(i64::from(ranks) * 4_000);
+                let row = trace::CollectiveRow { bytes, comm_size: Some(ranks), ..row };
+                TestRank { rank, rows: vec![row], domain: "a host/utc".into(), ..TestRank::default() }
+            };
+            let ranks: Vec<TestRank> = (0..ranks).map(rank).collect();
+            let (instances, _) = matched(&ranks);
+            let clocks = fitted_by(&ranks, &instances, Choice::SameHost);
+            let with = |shares| Instance { shares, ..instances[0].clone() };
+            let rates = |shares| {
+                let row = instance_row(&with(shares), &clocks).unwrap();
+                [row.algbw_gbs, row.busbw_gbs, row.busbw_incl_wait_gbs]
+            };
+            let (array_bytes, crossing_bytes) = (4_000 * ranks.len() as i64, 4_000 * (ranks.len() as i64 - 1));
+            let [equal, listed] = [Shares::Equal, Shares::Unequal { array_bytes, crossing_bytes }].map(rates);
+            for (equal, listed) in equal.into_iter().zip(listed) {
+                assert!((equal.unwrap() / listed.unwrap() - 1.0).abs() < 1e-12);
+            }
+            assert_eq!(listed[1], Some(crossing_bytes as f64 / 1_000.0));
+            for (shares, kind) in [(Shares::Unknown, OmissionKind::Note), (Shares::Contradicted, OmissionKind::LeftOut)]
+            {
+                assert_eq!(rates(shares), [None; 3]);
+                assert_eq!(unknown_shares(&[with(shares)])[0].kind, kind);
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@ mod align;
 mod keyed;
 mod pairs;
 mod row;
+mod shares;
 
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use trace::{OmissionRow, Op, TimingSource};
 
 pub use row::barrier_of;
 use row::{Group, RowRef, is_point_to_point, omission};
+use shares::shares_of;
 
 use model::{Barrier, Collective, Instance, Member, RankOutline};
 
@@ -123,6 +125,7 @@ fn instance(ranks: &[&RankOutline], group: &Group) -> Instance {
         seq: agreed(rows.iter().map(|(_, r)| r.seq())),
         op,
         bytes: agreed(rows.iter().map(|(_, r)| r.bytes)),
+        shares: shares_of(places.iter().zip(&rows).map(|((r, _), (_, row))| (ranks[*r], *row))),
         step: most_common(rows.iter().filter_map(|(_, r)| r.step()).collect()),
         sender: rows.iter().find(|(_, r)| r.op == Op::Send).map(|(rank, _)| *rank),
         bucket: agreed(rows.iter().map(|(_, r)| r.bucket())),

@@ -69,6 +69,25 @@ pub struct Member {
     pub device_clock: bool,
 }
 
+/// What the ranks of an all-to-all exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shares {
+    /// Equal shares, or another operation.
+    #[default]
+    Equal,
+    /// Unequal shares. No rank sends or receives more than `array_bytes`, of which `crossing_bytes` are for or from other ranks.
+    Unequal {
+        /// The most that a rank sends or receives, its own share included.
+        array_bytes: i64,
+        /// The most that a rank sends to others, or receives from them.
+        crossing_bytes: i64,
+    },
+    /// Unequal shares of unknown sizes.
+    Unknown,
+    /// A rank says that it received something else than another one says it sent.
+    Contradicted,
+}
+
 /// One collective, with the rows of all its ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance {
@@ -82,6 +101,8 @@ pub struct Instance {
     pub op: Word<Op>,
     /// Size of the whole array.
     pub bytes: Option<i64>,
+    /// What each rank exchanges with the others, of an all-to-all.
+    pub shares: Shares,
     /// Step that most of its ranks record.
     pub step: Option<i32>,
     /// Of a send, the rank that sends.

@@ -16,7 +16,7 @@ use account::exposed_waits::{InCollectives, fill_exposed_waits};
 use account::{AnalyzedReplay, Gradients, Replayed, critical_path_of_job};
 pub use align::aligned::{Analyzed, align_as_chosen, join_outlines, list, load_chosen, time_bounds};
 use align::clock::Clocks;
-use align::collective_cost::{fused, instance_row};
+use align::collective_cost::{fused, instance_row, unknown_shares};
 use findings::communication::by_name_alone;
 use findings::headline;
 use findings::slow_kernels::name_slow_devices;
@@ -211,6 +211,7 @@ fn judge_ranks<K>(
     omissions.extend(unmatched);
     omissions.extend(lacking(&parts, options));
     omissions.extend(fused(&instances));
+    omissions.extend(unknown_shares(&instances));
     let with_row = |instance: Instance| instance_row(&instance, &clocks).map(|row| (instance, row));
     let (instances, mut rows): (Vec<Instance>, Vec<_>) = instances.into_iter().filter_map(with_row).unzip();
     rows.shrink_to_fit();

@@ -23,6 +23,7 @@ use crate::meaning::flight_recorder::{Dump, Likeness};
 use crate::meaning::groups::{Group, Groups};
 use crate::meaning::in_order::{Unlaunched, join_in_order};
 use crate::meaning::names;
+use crate::meaning::shares::Shares;
 use crate::meaning::steps::step_at;
 /// The collectives of a rank, in their [order](CollectiveRow::order).
 #[derive(Debug, Default)]
@@ -362,6 +363,9 @@ impl Finder<'_> {
             "recv" => rank_arg("Src Rank"),
             _ => None,
         };
+        let shares = args.filter(|_| op == "alltoall");
+        let shares = shares.and_then(|args| Shares::from_record(args, group.size, size.bytes));
+        let (sent_bytes, received_bytes) = shares.map(|shares| (shares.sent, shares.received)).unzip();
         let row_of = CollectiveRow {
             rank: self.rank,
             comm_id: group.comm_id,
@@ -372,6 +376,8 @@ impl Finder<'_> {
             dtype: size.dtype.map(Into::into),
             count: size.count,
             bytes: size.bytes,
+            sent_bytes,
+            received_bytes,
             peer,
             start_ns: Some(events.ts_ns[row]),
             end_ns: Some(events.end_ns(row)),

@@ -79,6 +79,10 @@ pub struct CollectiveShape {
     pub count: Option<i64>,
     /// Size of the whole array.
     pub bytes: Option<i64>,
+    /// Bytes of an all-to-all for each rank, if shares are unequal; empty if their sizes are unknown.
+    pub sent_bytes: Option<Vec<i64>>,
+    /// Bytes of an all-to-all from each rank, likewise.
+    pub received_bytes: Option<Vec<i64>>,
     /// Root of a rooted operation.
     pub root: Option<i32>,
     /// Progress.
@@ -150,7 +154,7 @@ macro_rules! split {
 split! {
     own: rank comm_id,
     numbers: peer step bucket seq ready_ns enqueue_ns start_ns end_ns event_id,
-    shared: comm_name comm_size op dtype count bytes root state stream_id device_id algo proto channels timing_source fused
+    shared: comm_name comm_size op dtype count bytes sent_bytes received_bytes root state stream_id device_id algo proto channels timing_source fused
 }
 
 impl CollectiveShapes {

@@ -136,9 +136,11 @@ tables! {
         /// End − last arrival; null for one-sided operations, for collectives that are not complete, and for transfers
         /// shorter than the clock error.
         transfer_ns: Option<i64>,
-        /// Algorithm bandwidth: bytes / transfer.
+        /// Algorithm bandwidth: bytes / transfer. Of an all-to-all with unequal shares, bytes are the most that one rank sends or
+        /// receives.
         algbw_gbs: Option<f64>,
-        /// Bus bandwidth: algorithm bandwidth × the operation's factor (nccl-tests, PERFORMANCE.md).
+        /// Bus bandwidth: algorithm bandwidth × the operation's factor (nccl-tests, PERFORMANCE.md). Of an all-to-all with unequal
+        /// shares: the most bytes that one rank exchanges with others, in one direction / transfer.
         busbw_gbs: Option<f64>,
         /// Bus bandwidth over the mean duration of the ranks, with their waits.
         busbw_incl_wait_gbs: Option<f64>,

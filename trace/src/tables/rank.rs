@@ -107,6 +107,11 @@ tables! {
         count: Option<i64>,
         /// Size of the whole array.
         bytes: Option<i64>,
+        /// Bytes of an all-to-all for each rank of the communicator, in its order, this rank included. Null if all shares are
+        /// equal or the source does not divide them; empty if shares are unequal and their sizes unknown.
+        sent_bytes: Option<Vec<i64>>,
+        /// Bytes of an all-to-all from each rank of the communicator, as `sent_bytes`.
+        received_bytes: Option<Vec<i64>>,
         /// Root of a rooted operation, by its number in the communicator.
         root: Option<i32>,
         /// Other side of a send or receive: its number in the communicator where `comms.comm_rank` is known, else its

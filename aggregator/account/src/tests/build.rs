@@ -164,6 +164,7 @@ pub(super) fn instance(id: usize, step: usize, world: usize, members: Vec<Member
         seq: Some(id as i64),
         op: "allreduce".into(),
         bytes: None,
+        shares: model::Shares::Equal,
         step: Some(step as i32),
         sender: None,
         bucket: None,

@@ -187,6 +187,7 @@ fn many_ranks_take_little_time() {
         seq: Some(0),
         op: "allreduce".into(),
         bytes: None,
+        shares: model::Shares::Equal,
         step: Some(1),
         sender: None,
         bucket: None,

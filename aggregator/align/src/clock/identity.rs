@@ -191,6 +191,7 @@ mod tests {
             seq: None,
             op: "allreduce".into(),
             bytes: None,
+            shares: model::Shares::Equal,
             step: None,
             sender: None,
             bucket: None,
