@@ -89,8 +89,8 @@ pub fn unknown_shares(instances: &[Instance]) -> Vec<OmissionRow> {
     let unknown = "the ranks exchange unequal shares, and the lists of their sizes are cut, lack or do not fit";
     let contradicted = "a rank says that it received other sizes than another one says it sent";
     let lines = [
-        line(Shares::Unknown, |what, why| OmissionRow::note(what, why), unknown),
-        line(Shares::Contradicted, |what, why| OmissionRow::left_out(what, why), contradicted),
+        line(Shares::Unknown, OmissionRow::note, unknown),
+        line(Shares::Contradicted, OmissionRow::left_out, contradicted),
     ];
     lines.into_iter().flatten().collect()
 }
