@@ -5,6 +5,7 @@ pub(crate) mod collectives;
 mod comm_size;
 mod context;
 pub(crate) mod device_memory_flow_rows;
+pub(crate) mod device_steps;
 pub(crate) mod flight_dump;
 pub(crate) mod flight_recorder;
 pub(crate) mod groups;

@@ -20,6 +20,7 @@ use crate::columns::stream::{BLOCK_BYTES, Missing, Room, Streamed, read_processe
 use crate::columns::wanted_args::Wanted;
 use crate::meaning::collectives::{Collectives, find_collectives};
 use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
+use crate::meaning::device_steps::{NOTE, steps_on_devices};
 use crate::meaning::flight_recorder::Dump;
 use crate::meaning::groups::{Groups, MAX_UNLISTED_RANKS};
 use crate::meaning::op_details::details_of;
@@ -170,7 +171,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     if file.replica.is_some() {
         report.remarks.push(format!("rank {rank} of all replicas"));
     }
-    let (launches, Steps { rows: mut steps, left_out }) = launches_and_steps(&mut rows, rank);
+    let (launches, Steps { rows: mut steps, left_out }) = report.launches_and_steps(&mut rows);
     let cut = cut_overlong_kernels(&mut rows.events, &rows.names, &launches);
     let why = "they end after the next kernel of their stream has ended; taken as ended where it begins";
     report.add("lengths of kernels", cut, OmissionKind::Note, why);
@@ -255,16 +256,6 @@ fn own_devices(header: &Header, events: &Events, rank: i32, file: &TraceFile) ->
     (devices, unknown)
 }
 
-/// The launches and steps of a rank. Beside them, the FLOPs of its rows become such that they can be summed.
-fn launches_and_steps(rows: &mut Rows, rank: i32) -> (Launches, Steps) {
-    let flops = std::mem::take(&mut rows.events.flops);
-    let Rows { events, names, .. } = &*rows;
-    let found = || rayon::join(|| Launches::collect(events), || find_steps(events, names, rank));
-    let (found, flops) = rayon::join(found, || counted_once(events, names, flops));
-    rows.events.flops = flops;
-    found
-}
-
 fn too_many_ranks() -> String {
     format!("the groups would have more than {MAX_UNLISTED_RANKS} ranks that no collective lists; their sizes are kept")
 }
@@ -329,6 +320,21 @@ impl Report {
         if amount > 0 {
             self.omissions.push(self.row(kind, what, why).amount(amount));
         }
+    }
+
+    /// The launches and steps of a rank. Beside them, the FLOPs of its rows become such that they can be summed.
+    fn launches_and_steps(&mut self, rows: &mut Rows) -> (Launches, Steps) {
+        let (flops, rank) = (std::mem::take(&mut rows.events.flops), self.rank);
+        let Rows { events, names, .. } = &*rows;
+        let found = || rayon::join(|| Launches::collect(events), || find_steps(events, names, rank));
+        let ((launches, mut steps), flops) = rayon::join(found, || counted_once(events, names, flops));
+        if steps.rows.is_empty() {
+            steps = steps_on_devices(events, names, &&launches, rank);
+            let (what, why) = NOTE;
+            self.add(what, steps.rows.len() as i64, OmissionKind::Note, why);
+        }
+        rows.events.flops = flops;
+        (launches, steps)
     }
 
     /// Names the devices whose model is unknown although the trace has properties of devices.

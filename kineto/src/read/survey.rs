@@ -1,11 +1,12 @@
 //! What is inside the files, where their headers do not say enough: several files of one rank, or times far apart.
 
+use std::cell::LazyCell;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use trace::rank::Kind;
+use trace::rank::{Kind, Launches};
 use trace::{OmissionRow, Text, name_rules};
 
 use crate::Error;
@@ -13,6 +14,7 @@ use crate::bytes::input::Input;
 use crate::columns::rows::rows_from_pieces;
 use crate::columns::stream::{BLOCK_BYTES, read_processes};
 use crate::columns::wanted_args::Wanted;
+use crate::meaning::device_steps::steps_on_devices;
 use crate::meaning::steps::find_steps;
 use crate::read::jobs::{self, Traits};
 use crate::read::trace_file::{MemoryShare, TraceFile, Window, WindowChoice, listed};
@@ -42,7 +44,11 @@ fn traits(file: &TraceFile, memory: MemoryShare) -> Result<Traits, Error> {
     let rows = rows_from_pieces(streamed.pieces, streamed.scratches, streamed.header.base_ns);
     let events = &rows.events;
     let spans = (0..events.len()).map(|row| (events.ts_ns[row], events.end_ns(row)));
-    let steps = find_steps(events, &rows.names, file.rank).rows;
+    let mut steps = find_steps(events, &rows.names, file.rank).rows;
+    if steps.is_empty() {
+        let launches = LazyCell::new(|| Launches::collect(events));
+        steps = steps_on_devices(events, &rows.names, &launches, file.rank).rows;
+    }
     let mut named = vec![false; rows.names.len()];
     for (kind, name) in events.kind.iter().zip(&events.name) {
         named[*name as usize] |= matches!(kind, Kind::CpuOp | Kind::UserAnnotation);

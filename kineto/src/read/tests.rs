@@ -1,5 +1,6 @@
 //! The whole reader: it agrees with serde_json, and with itself for blocks of any size.
 
+mod device_steps;
 mod layouts;
 mod meaning;
 mod memory;

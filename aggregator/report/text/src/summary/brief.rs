@@ -315,7 +315,12 @@ fn foot(analysis: &Analysis, terminal: &TerminalStyle) -> String {
         let more = if lost.len() > 1 { format!(" (and {} more)", lost.len() - 1) } else { String::new() };
         lines.push(format!("LOST {}{more}", omission_line(first)));
     }
-    lines.extend(of("note").into_iter().chain(left_out).filter_map(assumed));
+    for line in of("note").into_iter().chain(left_out).filter_map(assumed) {
+        // Several ranks say the same.
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
     lines.push(parts.join(" · "));
     if !terminal.full {
         lines.push(format!("More: --full, or rankscope report {} -o report.html", terminal.input));
@@ -334,6 +339,7 @@ fn assumed(note: &OmissionRow) -> Option<String> {
         ("windows of the profiler", Some(count)) => {
             Some(format!("{count} recordings (windows of the profiler) are put together: {}", note.why))
         }
+        ("marks of steps", _) => Some(format!("steps: {}", note.why)),
         ("ranks", _) if note.kind != OmissionKind::Note => None,
         ("ranks" | "ranks of processes" | "replicas" | "files without traces", _) => Some(omission_line(note)),
         _ => None,
