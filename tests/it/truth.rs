@@ -41,7 +41,7 @@ fn the_answers_about_simulated_jobs_are_true() {
         let finished = aggregator(&[Path::new("analyze"), Path::new("--json"), input.as_path()]);
         let analysis =
             serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{name}: {e}: {}", finished.said()));
-        let score = judge(&scenario.expected, &job, &truth, &analysis);
+        let score = judge(&scenario.expected, &job, &truth, &analysis).unwrap();
         let (held, stated) = score.in_interval;
         assert_eq!(held, stated, "{name}: the interval of a delay does not hold {:?}: {score:#?}", truth.alone_ns);
         assert!(
