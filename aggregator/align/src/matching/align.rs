@@ -2,8 +2,8 @@
 //!
 //! The rows of the rank with the most rows become the *spine*. Every other rank is aligned to it, and rows that the
 //! spine lacks are inserted. The clock offsets are unknown, so choosing the partner of a row and estimating the offset
-//! are one question. A row can match a spine row only if both have the same (communicator, operation, bytes) and
-//! overlap on one clock, because no rank leaves a collective before every rank has entered it. Each such pair allows a
+//! are one question. A row can match a spine row only if both have the same (communicator, operation, bytes; not the bytes of an
+//! uneven all-to-all) and overlap on one clock, because no rank leaves a collective before every rank has entered it. Each such pair allows a
 //! range of offsets:
 //!
 //! ```text
@@ -29,7 +29,7 @@ mod lists;
 mod pairing;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 use trace::{MatchLevel, OmissionRow, Op, Word};
@@ -120,6 +120,7 @@ pub(super) fn group(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) ->
 /// The items of every rank, sorted by start. Rows that did not end are left out.
 fn sequences(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Vec<Vec<Item>> {
     let windows: Vec<Windows> = ranks.iter().map(|rank| Windows::of(&rank.steps)).collect();
+    let uneven = uneven_exchanges(ranks, rest);
     let likeness = |(r, i): &RowRef| -> Likeness {
         let row = &ranks[*r].collectives[*i];
         let op = if is_point_to_point(row) { Op::Send.into() } else { row.op.clone() };
@@ -127,7 +128,7 @@ fn sequences(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Vec<Ve
             window: window_of(&windows[*r], row),
             comm_id: row.comm_id,
             op,
-            bytes: row.bytes,
+            bytes: row.bytes.filter(|_| row.op != Op::AllToAll || !uneven.contains(&row.comm_id)),
             pair: pair_of(ranks[*r].info.rank, row),
         }
     };
@@ -158,6 +159,21 @@ fn sequences(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Vec<Ve
     }
     sequences.par_iter_mut().for_each(|sequence| sort(sequence));
     sequences
+}
+
+/// The communicators in which ranks exchange parts of different sizes: the sizes of their all-to-alls do not tell which are one.
+fn uneven_exchanges(ranks: &[&RankOutline], rest: &[RowRef]) -> BTreeSet<i64> {
+    let mut sizes: BTreeMap<i64, BTreeMap<usize, BTreeSet<Option<i64>>>> = BTreeMap::new();
+    for (r, i) in rest {
+        let row = &ranks[*r].collectives[*i];
+        if row.op == Op::AllToAll {
+            sizes.entry(row.comm_id).or_default().entry(*r).or_default().insert(row.bytes);
+        }
+    }
+    let is_uneven = |of_ranks: &BTreeMap<usize, BTreeSet<Option<i64>>>| {
+        of_ranks.values().zip(of_ranks.values().skip(1)).any(|(one, other)| one != other)
+    };
+    sizes.into_iter().filter(|(_, of_ranks)| is_uneven(of_ranks)).map(|(comm_id, _)| comm_id).collect()
 }
 
 /// Sorts by start, because programs issue in this order; concurrent operations may end in any order.

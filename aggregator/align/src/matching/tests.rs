@@ -42,6 +42,27 @@ fn windows_that_begin_at_different_collectives_are_matched_by_the_barrier_rule()
     assert_eq!(omissions.iter().map(|o| (o.rank, o.amount)).collect::<Vec<_>>(), [(Some(0), Some(1))]);
 }
 
+// ms      0    5    10   15   20   25   30
+// rank 0  |A─────|  |B|     |C────|              each rank sends another amount, and another one each time
+// rank 1       |A|  |B|         |C|
+#[test]
+fn an_uneven_all_to_all_is_one_whatever_each_rank_sends() {
+    let times = [
+        [(0, 7 * MS), (10 * MS, 12 * MS), (18 * MS, 24 * MS)],
+        [(5 * MS, 7 * MS), (10 * MS, 12 * MS), (22 * MS, 24 * MS)],
+    ];
+    let exchange = |of: i32| {
+        let mut rows = rows(of, "alltoall", &times[of as usize]);
+        for (k, row) in (0..).zip(&mut rows) {
+            row.bytes = Some(1000 * i64::from(of) + k);
+        }
+        rank(of, rows)
+    };
+    let (instances, omissions) = matched(&[exchange(0), exchange(1)]);
+    assert_eq!(shape(&instances), (0..3).map(|k| vec![(0, k), (1, k)]).collect());
+    assert_eq!(omissions, []);
+}
+
 // A kernel that waits is one state, a launch without any timed kernel another: a CUDA graph without CUPTI.
 #[test]
 fn collectives_not_started_differ_from_collectives_without_times() {
