@@ -320,7 +320,11 @@ fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Fa
         VerdictKind::Undecided => {
             let doubt = v.doubt.as_deref().unwrap_or("the evidence is not certain");
             let others = named("Other suspects", rivals);
-            format!("rank {rank} may slow every step by {delay}: {why}. Undecided, because {doubt}. {sure}.{others}")
+            let slows = match row.persistence {
+                Some(share) if share < 0.5 => format!("slow some of the steps, by {delay} on average over all"),
+                _ => format!("slow every step by {delay}"),
+            };
+            format!("rank {rank} may {slows}: {why}. Undecided, because {doubt}. {sure}.{others}")
         }
         _ if is_without_cost(row) => format!(
             "no rank slows the others in most steps. Rank {rank} stands out, but lengthens the step by only {delay}, because \

@@ -26,6 +26,27 @@ fn a_rank_that_is_late_in_some_steps_is_a_cause_in_these() {
     assert_eq!(result.moving, None);
 }
 
+/// Four late steps of one of four ranks may be chance by their number, but not by what they cost.
+///
+/// ```text
+///   step             0       1       2       3       4       5
+///   rank 0, 2, 3   ###     ###     ###~~~  ###     ###     ###
+///   rank 1         ###     ###     ######  ###     ###     ###
+/// ```
+#[test]
+fn a_rank_that_costs_much_in_few_steps_is_not_called_even() {
+    let rank = |ns| vec![work("forward", 1000 + ns), work("optimizer", 100)];
+    let late = [2, 7, 11, 18];
+    let of_step = |least: i64| {
+        move |s: usize| (0..4).map(|r| rank(if r == 1 && late.contains(&s) { least } else { 0 })).collect()
+    };
+    let job = |ns| Job { steps: (0..20).map(of_step(ns)).collect(), ..Job::default() }.analyze(&exact());
+    let result = job(900);
+    assert_eq!(verdicts(&result), ["ok", "undecided", "ok", "ok"]);
+    assert_eq!(result.stragglers[1].step_delay_ns, 180);
+    assert_eq!(verdicts(&job(100)), ["ok"; 4], "2 % of a step");
+}
+
 /// Another rank is late in each step.
 #[test]
 fn a_delay_that_moves_is_no_ranks() {
