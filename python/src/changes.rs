@@ -18,13 +18,28 @@ fn columns() -> Vec<Column> {
     let text = |name, nullable, doc| (name, "VARCHAR", DataType::Utf8, nullable, doc);
     let number = |name, doc| (name, "DOUBLE", DataType::Float64, false, doc);
     vec![
-        text("group", false, "Kind of the row: `step`, `range`, `operator`, `kernel`, `collective` or `bucket`."),
-        text("name", false, "Part of the step, range, operator, kernel, operation or bucket."),
-        text("shape", true, "Shapes of inputs, blocks of a kernel, bytes of a collective."),
-        text("measure", false, "Measured quantity: `total`, `self`, `queue`, `wait`, `transfer`, `skew` or `exposed`."),
+        text(
+            "group",
+            false,
+            "Kind of the row: `step`, `range`, `operator`, `kernel`, `collective`, `bucket`, `category`, `module` or `source`.",
+        ),
+        text(
+            "name",
+            false,
+            "Part of the step, range, operator, kernel, operation, bucket, kind of device work, module or Python function.",
+        ),
+        text("shape", true, "Shapes of inputs, blocks of a kernel, bytes of a collective or bucket."),
+        text(
+            "measure",
+            false,
+            "Measured quantity: `total`, `self`, `queue`, `wait`, `transfer`, `skew`, `exposed` or `device`.",
+        ),
         ("rank", "INTEGER", DataType::Int32, true, "Rank that is compared with the others; null: the mean over ranks."),
-        number("a_ns", "Value in A: median over steps, mean over runs."),
-        number("b_ns", "Value in B: median over steps, mean over runs."),
+        number(
+            "a_ns",
+            "Value in A: median over steps, mean over runs; of the step and its parts, the mean of the middle half of steps.",
+        ),
+        number("b_ns", "Value in B, likewise."),
         number("delta_ns", "Change from A to B; of one rank, its change beyond that of the others."),
         number("low_ns", "Lower end of the interval of the change."),
         number("high_ns", "Upper end of the interval of the change."),
@@ -47,7 +62,7 @@ pub(crate) fn changes(rows: &[DiffRow]) -> Result<NativeTable, ArrowError> {
         Place::Rank(rank) => Some(rank),
     };
     let arrays = vec![
-        texts(&|row| word(serde_json::to_value(row.key.group))),
+        texts(&|row| Some(row.key.group.word().into())),
         texts(&|row| Some(row.key.name.to_string())),
         texts(&|row| row.key.shape.as_ref().map(ToString::to_string)),
         texts(&|row| Some(row.key.measure.as_str().into())),

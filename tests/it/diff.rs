@@ -46,16 +46,23 @@ fn fail_over_ends_with_4_and_only_then() {
     aggregator(&["diff", clean.to_str().unwrap(), "no_such_run"]).expect_code(1);
 }
 
+/// Jobs of other sizes are compared by their means. The runs of one side must be of one job, because their mean is taken.
 #[test]
-fn runs_of_different_world_sizes_are_compared_only_with_force() {
-    let place = scratch("diff_force");
+fn runs_of_different_world_sizes_are_compared_without_single_ranks() {
+    let place = scratch("diff_world_sizes");
     let six = plant(&place, "six", &[]);
     let four = place.join("four");
     planted::write(&Plan { ranks: 4, steps: 12, ..Plan::default() }, &four).unwrap();
-    let error = diff(&six, &four, &[], 1).stderr;
+    let said = diff(&six, &four, &["--strict"], 0).stdout;
+    assert!(said.contains("\nDiffers: ranks: 6 in A, 4 in B"), "{said}");
+    assert!(said.contains("\nNot compared: single ranks, because the jobs have 6 and 4 ranks"), "{said}");
+    let value: Value = serde_json::from_str(&diff(&six, &four, &["--json"], 0).stdout).unwrap();
+    let rows = value["rows"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["place"] == "all_ranks"), "{rows:#?}");
+    let both = PathBuf::from(format!("{},{}", six.display(), four.display()));
+    let error = diff(&both, &six, &[], 1).stderr;
     assert!(error.contains("their jobs have 6 and 4 ranks; --force compares them anyway"), "{error}");
-    diff(&six, &four, &["--force"], 0);
-    diff(&six, &four, &["--force", "--strict"], 3);
+    diff(&both, &six, &["--force"], 0);
 }
 
 /// The JSON names the phase and the rank, and is the same however often it is asked for.
@@ -66,7 +73,7 @@ fn json_names_phase_and_rank_and_does_not_change() {
     let first = diff(&clean, &slow, &["--json"], 0).stdout;
     assert!(first == diff(&clean, &slow, &["--json"], 0).stdout, "two calls differ");
     let value: Value = serde_json::from_str(&first).unwrap();
-    assert_eq!((&value["format"], &value["version"]), (&"rankscope.diff".into(), &1.into()));
+    assert_eq!((&value["format"], &value["version"]), (&"rankscope.diff".into(), &2.into()));
     let row = &value["rows"][value["verdict"]["row"].as_u64().unwrap() as usize];
     assert_eq!((&row["key"]["name"], &row["key"]["measure"]), (&"forward".into(), &"self_time".into()), "{row:#}");
     assert_eq!((&row["place"]["rank"], &row["judgement"]), (&4.into(), &"slower".into()), "{row:#}");

@@ -49,7 +49,7 @@ fn a_wrong_input_is_named_with_what_to_do() {
         ("what-if traces --comm-scale -1", 2, "expected a number of at least 0, as in 0.5"),
         ("analyze traces --window 9", 1, "rankscope: --window 9: the files hold one window of the profiler\n"),
         (
-            "diff traces run",
+            "diff traces,run traces",
             1,
             "rankscope: traces and run are not runs of one job: their jobs have 8 and 4 ranks; --force",
         ),

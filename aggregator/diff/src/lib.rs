@@ -12,12 +12,19 @@
 //!                    all ranks: +3                     rank 2: +3 more than the others
 //! ```
 //!
+//! Runs that are unlike, such as an eager and a compiled one, are compared as far as it has a meaning: the step and its parts, names
+//! that both have, and sums of work (`cuts.rs`). `unlike.rs` says what differs and what is refused.
+//!
 //! The statistics are in `inference.rs`.
 
+mod cuts;
 mod inference;
 mod judge;
 mod kernel_counts;
+#[cfg(test)]
+mod laws;
 mod method;
+mod one_sided;
 mod profile;
 mod rank_kernels;
 mod result;
@@ -26,11 +33,13 @@ mod sample;
 mod series;
 #[cfg(test)]
 mod tests;
+mod unlike;
 
 pub use kernel_counts::{KernelCounts, NameCount, SideKernels};
 pub use method::{Change, Method};
 pub use profile::{Group, Key, Measure};
-pub use result::{Diff, DiffRow, DiffVerdict, Heading, Judgement, OneSided, Place, RunFacts};
+pub use result::{Diff, DiffRow, DiffVerdict, Heading, Judgement, OneSided, OtherShapes, Place, RunFacts};
+pub use unlike::{Aspect, Difference};
 
 pub use judge::{compare, plain_name};
 pub use profile::{RankProfile, RunProfile, profile_rank};

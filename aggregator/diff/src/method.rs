@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Method {
     /// The method in words.
     pub words: String,
-    /// Share of the step below which a change does not matter.
+    /// Share of the shorter side's step below which a change does not matter.
     pub smallest_share: f64,
     /// Allowance for the variation between runs: variance of a run / variance of its steps.
     pub between_runs: f64,
@@ -22,17 +22,18 @@ pub struct Method {
     /// Minimum number of steps of a run to estimate the variation of its steps. With fewer, nothing is significant
     /// unless at least three runs a side show the variation between runs.
     pub least_steps: usize,
-    /// Whether runs of different world sizes or programs are compared.
+    /// Whether the runs of one side may have different world sizes or programs.
     pub unlike_runs: bool,
 }
 
 impl Default for Method {
     fn default() -> Self {
         Self {
-            words: "median over steps; standard error by circular block bootstrap over steps, plus variance between \
-                    runs (an allowance with one run a side, measured with several); Student's t; false discoveries by \
-                    Benjamini and Yekutieli"
-                .into(),
+            words:
+                "median over steps, of the step and its parts the mean of the middle half; standard error by circular \
+                    block bootstrap over steps, plus variance between runs (an allowance with one run a side, measured \
+                    with several); Student's t; false discoveries by Benjamini and Yekutieli"
+                    .into(),
             smallest_share: 0.01,
             between_runs: 1.0,
             between_runs_relative: 0.02,

@@ -1,11 +1,12 @@
 //! The profile of one run: for every rank and compared quantity, a series of values over steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use trace::{OmissionRow, Op, Text, Word, name_rules};
 
+use crate::cuts;
 use crate::rank_kernels::RankKernels;
 use crate::series::Series;
 use measure::part::RankPart;
@@ -32,7 +33,38 @@ pub enum Group {
     Collective,
     /// A gradient bucket.
     Bucket,
+    /// Device work of one kind: products, reductions, communication, …
+    Category,
+    /// Work of a module of the model, with the modules inside it.
+    Module,
+    /// Work of one Python function of the user.
+    Source,
 }
+
+impl Group {
+    /// Whether the group sums the work of many names. Such rows are compared where names do not match.
+    pub fn is_cut(self) -> bool {
+        matches!(self, Self::Category | Self::Module | Self::Source)
+    }
+
+    /// The word in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Range => "range",
+            Self::Operator => "operator",
+            Self::Kernel => "kernel",
+            Self::Collective => "collective",
+            Self::Bucket => "bucket",
+            Self::Category => "category",
+            Self::Module => "module",
+            Self::Source => "source",
+        }
+    }
+}
+
+/// The name of the step's length among the parts of the step.
+pub(crate) const WALL: &str = "wall";
 
 /// The measured quantity, summed over a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -52,6 +84,8 @@ pub enum Measure {
     Skew,
     /// Time that no compute overlaps.
     Exposed,
+    /// Time of devices in the work that the module or function launched.
+    Device,
 }
 
 impl Measure {
@@ -65,6 +99,7 @@ impl Measure {
             Self::Transfer => "transfer",
             Self::Skew => "skew",
             Self::Exposed => "exposed",
+            Self::Device => "device",
         }
     }
 }
@@ -74,9 +109,10 @@ impl Measure {
 pub struct Key {
     /// Kind of the series.
     pub group: Group,
-    /// `wall`, `compute`, …; the name of a range, operator or kernel; an operation; or a bucket's number.
+    /// `wall`, `compute`, …; the name of a range, operator or kernel; an operation; a bucket's number; a category; the
+    /// path of a module; or a Python function.
     pub name: Text,
-    /// Shapes of an operator's inputs, blocks of a kernel, bytes of a collective; `None` if unknown.
+    /// Shapes of an operator's inputs, blocks of a kernel, bytes of a collective or bucket; `None` if unknown.
     pub shape: Option<Text>,
     /// The measured quantity.
     pub measure: Measure,
@@ -91,6 +127,16 @@ impl Key {
         Self { group, name: name.into(), shape: None, measure, communicates: false }
     }
 
+    /// The length of the step.
+    pub(crate) fn step() -> Self {
+        Self::new(Group::Step, WALL, Measure::Total)
+    }
+
+    /// Whether this is the length of the step.
+    pub(crate) fn is_step(&self) -> bool {
+        self.group == Group::Step && &*self.name == WALL
+    }
+
     /// Whether this is time that a rank spends on its own work, not waiting for others. Such a series can be the reason
     /// of a slowdown and not only its effect.
     pub fn is_own_work(&self) -> bool {
@@ -98,13 +144,15 @@ impl Key {
             Group::Range => true,
             Group::Operator | Group::Kernel => !self.communicates,
             Group::Step | Group::Collective | Group::Bucket => false,
+            // The rows that these sum are costs already.
+            Group::Category | Group::Module | Group::Source => false,
         }
     }
 
     /// Whether this is the step or something that lengthens it. Waits and parts of the step are not: they shift among
     /// each other and among ranks while the step stays the same.
     pub fn is_cost(&self) -> bool {
-        self.is_own_work() || self.measure == Measure::Transfer || (self.group == Group::Step && &*self.name == "wall")
+        self.is_own_work() || self.measure == Measure::Transfer || self.is_step()
     }
 }
 
@@ -117,6 +165,10 @@ pub struct RankProfile {
     pub series: BTreeMap<Key, Series>,
     /// Kernels in each of `steps`.
     pub(crate) kernels: RankKernels,
+    /// Rows per step of each range, operator and kernel, with all shapes.
+    pub(crate) calls: BTreeMap<(Group, Text), f64>,
+    /// Hashes of the shapes of the operators that launched a kernel, where they are recorded.
+    pub(crate) inputs: BTreeMap<Key, BTreeSet<u64>>,
 }
 
 impl RankProfile {
@@ -160,6 +212,9 @@ impl RunProfile {
 /// Properties that rows of one key share: group, name, shape, blocks of the grid, whether they communicate.
 type Kindred<'a> = (Group, u32, Option<&'a str>, i64, bool);
 
+/// Rows of one key in one step: the position of the step, their time, their time by themselves, and their number.
+type InStep = (usize, i64, i64, u32);
+
 /// The ranges, operators and kernels of a rank whose steps are marked.
 pub fn profile_rank(data: &RankData, details: &Details, options: &Options) -> RankProfile {
     let chosen = |step: &i32| options.steps.as_ref().is_none_or(|steps| steps.contains(step));
@@ -167,93 +222,109 @@ pub fn profile_rank(data: &RankData, details: &Details, options: &Options) -> Ra
     steps.sort_unstable();
     steps.dedup();
     let kernels = RankKernels::of(data, &steps);
-    let mut profile = RankProfile { rank: data.outline.info.rank, steps, series: BTreeMap::new(), kernels };
+    let mut profile = RankProfile { rank: data.outline.info.rank, steps, kernels, ..RankProfile::default() };
+    let own_ns = own_times(data);
+    by_name(&mut profile, data, details, &own_ns);
+    cuts::add(&mut profile, data, details, &own_ns);
+    profile
+}
+
+/// The time of each row without that of the rows directly inside it.
+fn own_times(data: &RankData) -> Vec<i64> {
     let events = &data.events;
-    let mut inside_ns = vec![0_i64; events.len()];
+    let mut own_ns = events.dur_ns.clone();
     for (row, parent) in events.parent.iter().enumerate().filter(|(_, parent)| **parent != NO_PARENT) {
         let parent = *parent as usize;
         let (start, end) = (events.ts_ns[row].max(events.ts_ns[parent]), events.end_ns(row).min(events.end_ns(parent)));
-        inside_ns[parent] = inside_ns[parent].saturating_add((end - start).max(0));
+        own_ns[parent] = own_ns[parent].saturating_sub((end - start).max(0));
     }
+    own_ns.iter_mut().for_each(|ns| *ns = (*ns).max(0));
+    own_ns
+}
+
+fn by_name(profile: &mut RankProfile, data: &RankData, details: &Details, own_ns: &[i64]) {
+    let events = &data.events;
     let blocks: FxHashMap<i64, i64> =
         data.kernel_use.iter().filter(|u| u.blocks != NONE).map(|u| (u.id, u.blocks)).collect();
     // Rows of one name and shape share a key, which is built once.
-    let mut sums: FxHashMap<Kindred<'_>, Vec<(usize, i64, i64)>> = FxHashMap::default();
-    for (row, inside_ns) in inside_ns.into_iter().enumerate() {
+    let mut sums: FxHashMap<Kindred<'_>, Vec<InStep>> = FxHashMap::default();
+    for (row, own_ns) in own_ns.iter().enumerate() {
         let Ok(at) = profile.steps.binary_search(&events.step[row]) else { continue };
         let name = events.name[row];
         let communicates = events.is_comm[row];
-        let (key, dur_ns) = match events.kind[row] {
+        let key = match events.kind[row] {
             Kind::UserAnnotation if name_rules::is_step(&data.names[name as usize]) => continue,
-            Kind::UserAnnotation => ((Group::Range, name, None, NONE, false), events.dur_ns[row]),
-            Kind::CpuOp => {
-                let shape = details.shape(row).map(|s| &**s);
-                ((Group::Operator, name, shape, NONE, communicates), events.dur_ns[row])
-            }
+            Kind::UserAnnotation => (Group::Range, name, None, NONE, false),
+            Kind::CpuOp => (Group::Operator, name, details.shape(row).map(|s| &**s), NONE, communicates),
             kind if kind.is_device_work() => {
-                let blocks = blocks.get(&events.id[row]).copied().unwrap_or(NONE);
-                ((Group::Kernel, name, None, blocks, communicates), events.dur_ns[row])
+                (Group::Kernel, name, None, blocks.get(&events.id[row]).copied().unwrap_or(NONE), communicates)
             }
             _ => continue,
         };
         let steps = sums.entry(key).or_default();
-        let own_ns = (dur_ns - inside_ns).max(0);
+        let dur_ns = events.dur_ns[row];
         match steps.last_mut() {
-            Some(last) if last.0 == at => *last = (at, last.1.saturating_add(dur_ns), last.2.saturating_add(own_ns)),
-            _ => steps.push((at, dur_ns, own_ns)),
+            Some(last) if last.0 == at => {
+                *last = (at, last.1.saturating_add(dur_ns), last.2.saturating_add(*own_ns), last.3.saturating_add(1));
+            }
+            _ => steps.push((at, dur_ns, *own_ns, 1)),
         }
     }
-    let sums: Vec<_> = sums.into_iter().collect();
-    for ((group, name, shape, blocks, communicates), values) in sums {
+    let inputs = cuts::inputs(data, details, &blocks);
+    // The order decides how the counts of several shapes are rounded.
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_unstable_by(|x, y| x.0.cmp(&y.0));
+    for (kindred, values) in sums {
+        let (group, name, shape, blocks, communicates) = kindred;
         let shape = match (shape, blocks) {
             (Some(shape), _) => Some(shape.into()),
             (None, NONE) => None,
             (None, blocks) => Some(format!("{blocks} blocks").into()),
         };
-        let name = data.names[name as usize].clone();
-        let mut put = |measure, ns: fn(&(usize, i64, i64)) -> i64| {
+        let key = Key { group, name: data.names[name as usize].clone(), shape, measure: Measure::Total, communicates };
+        let calls = values.iter().map(|value| f64::from(value.3)).sum::<f64>() / profile.steps.len() as f64;
+        *profile.calls.entry((group, key.name.clone())).or_default() += calls;
+        if let Some(inputs) = inputs.get(&(name, blocks)).filter(|_| group == Group::Kernel) {
+            profile.inputs.insert(key.clone(), inputs.clone());
+        }
+        let mut put = |measure, ns: fn(&InStep) -> i64| {
             let mut series = Series::default();
             values.iter().for_each(|value| series.add(value.0, ns(value) as f64));
-            profile
-                .series
-                .insert(Key { group, name: name.clone(), shape: shape.clone(), measure, communicates }, series);
+            profile.series.insert(Key { measure, ..key.clone() }, series);
         };
         if group != Group::Operator {
-            put(Measure::Total, |(_, total_ns, _)| *total_ns);
+            put(Measure::Total, |sums| sums.1);
         }
         // A kernel has no rows inside it.
         if group != Group::Kernel {
-            put(Measure::SelfTime, |(_, _, own_ns)| *own_ns);
+            put(Measure::SelfTime, |sums| sums.2);
         }
     }
-    profile
 }
 
-/// Fills the five parts of every step. With several devices of a rank: the sums of the parts, and the longest step.
+/// Fills the parts of every step, whose sum is the step. With several devices of a rank: the means over them.
 fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
     let place = places(profiles);
-    let mut walls: BTreeMap<(usize, usize), f64> = BTreeMap::new();
-    for row in &analysis.tables.step_breakdown {
-        let Some(step) = row.step.filter(|step| *step >= 0) else { continue };
-        let Some(place) = place.get(&row.rank).copied() else { continue };
-        let profile = &mut profiles[place];
+    let steps = || analysis.tables.step_breakdown.iter().filter_map(|row| Some((row, row.step.filter(|s| *s >= 0)?)));
+    let mut devices: BTreeMap<(i32, i32), f64> = BTreeMap::new();
+    steps().for_each(|(row, step)| *devices.entry((row.rank, step)).or_default() += 1.0);
+    for (row, step) in steps() {
+        let Some(profile) = place.get(&row.rank).map(|place| &mut profiles[*place]) else { continue };
+        let Ok(at) = profile.steps.binary_search(&step) else { continue };
+        let devices = devices.get(&(row.rank, step)).copied().unwrap_or(1.0);
         let parts = [
+            (WALL, row.wall_ns),
             ("compute", row.compute_ns),
             ("overlap", row.overlap_ns),
             ("exposed communication", row.exposed_comm_ns),
             ("memory", row.memory_ns),
-            ("idle", row.idle_ns),
+            ("idle", row.idle_ns - row.unknown_ns),
+            ("unknown", row.unknown_ns),
         ];
-        for (name, ns) in parts {
-            profile.add(Key::new(Group::Step, name, Measure::Total), step, Some(ns));
+        for (name, ns) in parts.into_iter().filter(|(name, ns)| *name != "unknown" || *ns > 0) {
+            let series = profile.series.entry(Key::new(Group::Step, name, Measure::Total)).or_default();
+            series.add(at, ns as f64 / devices);
         }
-        let Ok(at) = profile.steps.binary_search(&step) else { continue };
-        let wall = walls.entry((place, at)).or_default();
-        *wall = wall.max(row.wall_ns as f64);
-    }
-    for ((place, at), wall) in walls {
-        let series = &mut profiles[place].series;
-        series.entry(Key::new(Group::Step, "wall", Measure::Total)).or_default().add(at, wall);
     }
 }
 
@@ -306,7 +377,9 @@ fn instances(profiles: &mut [RankProfile], analysis: &Analysis) {
     }
     for row in &analysis.tables.bucket_timing {
         let Some(profile) = at.get(&row.rank).and_then(|at| profiles.get_mut(*at)) else { continue };
-        let key = |measure| Key::new(Group::Bucket, &row.bucket.to_string(), measure);
+        let shape = row.bytes.map(|bytes| Text::from(units::bytes(bytes)));
+        let number = row.bucket.to_string();
+        let key = |measure| Key { shape: shape.clone(), ..Key::new(Group::Bucket, &number, measure) };
         profile.add(key(Measure::Queue), row.step, row.queue_ns);
         profile.add(key(Measure::Wait), row.step, row.wait_ns);
         profile.add(key(Measure::Exposed), row.step, Some(row.exposed_ns));

@@ -1,11 +1,12 @@
 //! The result of a comparison.
 
 use serde::Serialize;
-use trace::OmissionRow;
+use trace::{OmissionRow, Text};
 
 use crate::kernel_counts::KernelCounts;
 use crate::method::{Change, Method};
 use crate::profile::{Group, Key};
+use crate::unlike::Difference;
 
 /// One of the compared runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -18,7 +19,7 @@ pub struct RunFacts {
     pub ranks: Vec<i32>,
     /// Number of steps that all ranks have.
     pub steps: usize,
-    /// Median step, mean over ranks.
+    /// Length of a step: mean over ranks, and over the middle half of the steps.
     pub step_ns: f64,
     /// Verdict of the run's own analysis, as a sentence.
     pub verdict: String,
@@ -53,9 +54,10 @@ pub struct DiffRow {
     pub key: Key,
     /// The rank or ranks that the row describes.
     pub place: Place,
-    /// Value in A: median over steps, mean over runs.
+    /// Value in A: median over steps, mean over runs. Of the step and its parts: mean over the middle half of the steps by
+    /// length, so that the parts sum to the step.
     pub a_ns: f64,
-    /// Value in B: median over steps, mean over runs.
+    /// Value in B, likewise.
     pub b_ns: f64,
     /// The change from A to B. For one rank: its change beyond that of the other ranks.
     pub change: Change,
@@ -70,17 +72,36 @@ pub struct DiffRow {
 impl DiffRow {
     /// Whether the row is about the length of the step.
     pub(crate) fn is_step(&self) -> bool {
-        self.key.group == Group::Step && &*self.key.name == "wall"
+        self.key.is_step()
     }
 }
 
-/// A row that only one side has.
+/// A name that only one side has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OneSided {
-    /// The quantity that only one side has.
+    /// The quantity that only one side has. Its shape is `None` if there are several.
     pub key: Key,
+    /// Number of rows per step, mean over ranks and runs; `None` where rows are not counted.
+    pub calls: Option<f64>,
     /// Time per step, mean over ranks and runs.
     pub step_ns: f64,
+}
+
+/// A name that both sides have, with shapes or sizes that only one side has. Its times are not compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OtherShapes {
+    /// Kind of the rows.
+    pub group: Group,
+    /// Their name.
+    pub name: Text,
+    /// The shape with the longest time that only A has.
+    pub a_shape: Option<Text>,
+    /// The shape with the longest time that only B has.
+    pub b_shape: Option<Text>,
+    /// Time per step in A in shapes that B lacks.
+    pub a_ns: f64,
+    /// Time per step in B in shapes that A lacks.
+    pub b_ns: f64,
 }
 
 /// The verdict of the comparison.
@@ -137,16 +158,22 @@ pub struct Diff {
     pub method: Method,
     /// The verdict of the comparison.
     pub verdict: DiffVerdict,
+    /// What differs between the sides, beside times.
+    pub differences: Vec<Difference>,
+    /// What is not compared because it has no meaning, each with its reason.
+    pub not_compared: Vec<String>,
     /// All compared rows: significant ones first, then by size.
     pub rows: Vec<DiffRow>,
     /// Number of rows that were not compared, because their time is below the smallest relevant change on both sides.
     pub too_small: usize,
     /// Kernels and launches per step; `None` if neither side has kernels.
     pub kernels: Option<KernelCounts>,
-    /// Rows that only B has.
+    /// Names that only B has.
     pub appeared: Vec<OneSided>,
-    /// Rows that only A has.
+    /// Names that only A has.
     pub vanished: Vec<OneSided>,
+    /// Names that both sides have, with other shapes: the longest time first.
+    pub other_shapes: Vec<OtherShapes>,
     /// Input that was left out.
     pub omissions: Vec<OmissionRow>,
 }
@@ -157,10 +184,19 @@ impl Diff {
         match self.verdict.row.and_then(|at| self.rows.get(at)).map(|row| row.judgement) {
             Some(Judgement::Slower) => Heading::Slower,
             Some(Judgement::Faster) => Heading::Faster,
+            _ if self.sides_are_equal() => Heading::NoChange,
             _ if self.verdict.too_few_steps => Heading::TooFewSteps,
             _ if self.step().is_some_and(|row| row.change.may_be_none()) => Heading::NoChange,
             _ => Heading::Undecided,
         }
+    }
+
+    /// Whether nothing differs at all, as when a run is compared with itself.
+    pub(crate) fn sides_are_equal(&self) -> bool {
+        let one_sided = self.appeared.len() + self.vanished.len() + self.other_shapes.len() + self.differences.len();
+        let counts = self.kernels.as_ref().map_or(0, |kernels| kernels.changes.len());
+        let equal = |row: &DiffRow| row.change.delta_ns == 0.0 && row.a_ns == row.b_ns;
+        one_sided + counts == 0 && self.step().is_some() && self.rows.iter().all(equal)
     }
 
     /// The row of the step of all ranks.

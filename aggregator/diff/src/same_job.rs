@@ -1,4 +1,4 @@
-//! Whether two runs are of one job, so that their difference means something.
+//! Whether two runs of one side are of one job, so that their mean has a meaning.
 //!
 //! A batch size, a data type or a compiler changes many rows of a run of one model, but not all of: the number of ranks,
 //! the operators with their shapes, and the bytes that the ranks reduce in a step. Another model changes the latter two
@@ -10,11 +10,11 @@ use crate::profile::{Group, Key, RunProfile};
 use model::Error;
 
 /// Runs share a program if they share this part of the time in operators and kernels.
-const SHARED_TIME: f64 = 0.5;
+pub(super) const SHARED_TIME: f64 = 0.5;
 /// Runs share a model if their collectives move the same bytes within this part.
 const SHARED_BYTES: f64 = 0.1;
 
-/// Checks that a run and the first run have one world size and one program.
+/// Checks that a run and the first run of its side have one world size and one program.
 ///
 /// # Errors
 /// [`Error::UnlikeRuns`] with the difference.
@@ -33,7 +33,8 @@ fn world_size(a: &RunProfile, b: &RunProfile) -> Option<String> {
 }
 
 fn program(a: &RunProfile, b: &RunProfile) -> Option<String> {
-    let (times_a, times_b) = (times(a), times(b));
+    let groups = [Group::Operator, Group::Kernel];
+    let (times_a, times_b) = (times(a, &groups), times(b, &groups));
     let shared = share_in(&times_a, &times_b).min(share_in(&times_b, &times_a));
     if shared >= SHARED_TIME || same_bytes(bytes_a_step(a), bytes_a_step(b)) {
         return None;
@@ -45,11 +46,11 @@ fn program(a: &RunProfile, b: &RunProfile) -> Option<String> {
     ))
 }
 
-/// Time in each operator and kernel.
-fn times(run: &RunProfile) -> BTreeMap<&Key, f64> {
+/// Time in each operator or kernel.
+pub(super) fn times<'a>(run: &'a RunProfile, groups: &[Group]) -> BTreeMap<&'a Key, f64> {
     let mut times = BTreeMap::new();
     for (key, series) in run.ranks.iter().flat_map(|rank| &rank.series) {
-        if matches!(key.group, Group::Operator | Group::Kernel) {
+        if groups.contains(&key.group) {
             *times.entry(key).or_default() += series.values().filter(|ns| ns.is_finite()).sum::<f64>();
         }
     }
@@ -57,7 +58,7 @@ fn times(run: &RunProfile) -> BTreeMap<&Key, f64> {
 }
 
 /// The part of the time in `these` whose keys are also in `those`; 1 without any time.
-fn share_in(these: &BTreeMap<&Key, f64>, those: &BTreeMap<&Key, f64>) -> f64 {
+pub(super) fn share_in(these: &BTreeMap<&Key, f64>, those: &BTreeMap<&Key, f64>) -> f64 {
     let all: f64 = these.values().sum();
     // The sum of nothing is −0, which would be printed.
     let shared = these.iter().filter(|(key, _)| those.contains_key(*key)).fold(0.0, |sum, (_, ns)| sum + ns);
@@ -65,12 +66,12 @@ fn share_in(these: &BTreeMap<&Key, f64>, those: &BTreeMap<&Key, f64>) -> f64 {
 }
 
 /// Bytes of the collectives of a step and rank; `None` if they are not recorded.
-fn bytes_a_step(run: &RunProfile) -> Option<f64> {
+pub(super) fn bytes_a_step(run: &RunProfile) -> Option<f64> {
     let steps: usize = run.ranks.iter().map(|rank| rank.steps.len()).sum();
     (run.collective_bytes > 0 && steps > 0).then(|| run.collective_bytes as f64 / steps as f64)
 }
 
-fn same_bytes(a: Option<f64>, b: Option<f64>) -> bool {
+pub(super) fn same_bytes(a: Option<f64>, b: Option<f64>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if (a - b).abs() <= SHARED_BYTES * a.max(b))
 }
 

@@ -1,4 +1,4 @@
-//! The series of a run, restricted to the ranks that both sides have and to the steps that all of these ranks have.
+//! The series of a run, restricted to the ranks that are compared and to the steps that all of these ranks have.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,17 @@ use crate::inference::Estimate;
 use crate::profile::{Group, Key, Measure, RunProfile};
 use crate::rank_kernels::RankKernels;
 use model::stats::{median, median_of_others};
+use trace::Text;
 
 /// A run, restricted to common ranks and steps.
 pub(super) struct Sample<'a> {
     run: &'a RunProfile,
-    /// For each common rank, its index in the run.
+    /// For each compared rank, its index in the run.
     ranks: Vec<usize>,
     /// For each common rank, the indices of the common steps in its series.
     steps: Vec<Vec<usize>>,
+    /// The middle half of the common steps by length, as positions among them.
+    middle: Vec<usize>,
 }
 
 /// The estimates of one key in one run.
@@ -35,7 +38,25 @@ impl<'a> Sample<'a> {
             let steps = &run.ranks[*at].steps;
             shared.iter().filter_map(|step| steps.binary_search(step).ok()).collect()
         };
-        Self { run, steps: ranks.iter().map(positions).collect(), ranks }
+        let mut sample = Self { run, steps: ranks.iter().map(positions).collect(), ranks, middle: Vec::new() };
+        sample.middle = sample.middle_steps();
+        sample
+    }
+
+    /// The steps that are neither in the shortest nor in the longest quarter. The means of all parts over the same steps sum
+    /// to the mean of the step, which medians do not, and a few unusual steps do not change them.
+    fn middle_steps(&self) -> Vec<usize> {
+        let length_ns = self.means(&Key::step());
+        let mut order: Vec<usize> = (0..self.steps()).collect();
+        let length = |step: &usize| length_ns.as_ref().map_or(0.0, |ns| ns[*step]);
+        order.sort_by(|x, y| length(x).total_cmp(&length(y)).then(x.cmp(y)));
+        let quarter = order.len() / 4;
+        order[quarter..order.len() - quarter].to_vec()
+    }
+
+    /// The mean over ranks of a key in each step; `None` if no rank has it.
+    fn means(&self, key: &Key) -> Option<Vec<f64>> {
+        self.matrix(key).map(|matrix| mean_over_ranks(&matrix, self.steps()))
     }
 
     /// Number of common steps.
@@ -60,7 +81,36 @@ impl<'a> Sample<'a> {
             None => (false, vec![0.0; steps.len()]),
         };
         let rows: Vec<(bool, Vec<f64>)> = self.ranks.iter().zip(&self.steps).map(row).collect();
-        rows.iter().any(|(has, _)| *has).then(|| rows.into_iter().map(|(_, values)| values).collect())
+        // A run whose steps are divided has all parts of them; those without time are 0.
+        let is_part = || key.group == Group::Step && *key != Key::step() && self.has(&Key::step());
+        let has = rows.iter().any(|(has, _)| *has) || is_part();
+        has.then(|| rows.into_iter().map(|(_, values)| values).collect())
+    }
+
+    /// Whether any rank has a key.
+    fn has(&self, key: &Key) -> bool {
+        self.ranks.iter().any(|at| self.run.ranks[*at].series.contains_key(key))
+    }
+
+    /// The time of all `keys` together: mean over ranks, median over steps.
+    pub(super) fn level_ns(&self, keys: &[&Key]) -> f64 {
+        let mut sums = vec![0.0; self.steps()];
+        for means in keys.iter().filter_map(|key| self.means(key)) {
+            sums.iter_mut().zip(means).for_each(|(sum, mean)| *sum += mean);
+        }
+        median(sums.into_iter().filter(|sum| !sum.is_nan())).unwrap_or(0.0)
+    }
+
+    /// Rows per step of a range, operator or kernel with any shape, mean over ranks; `None` where rows are not counted.
+    pub(super) fn calls(&self, group: Group, name: &Text) -> Option<f64> {
+        let counts = self.ranks.iter().map(|at| self.run.ranks[*at].calls.get(&(group, name.clone())).copied());
+        let counted: Vec<f64> = counts.flatten().collect();
+        (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / self.ranks.len() as f64)
+    }
+
+    /// The shapes of the operators that launched a kernel, of all ranks together.
+    pub(super) fn inputs(&self, key: &Key) -> BTreeSet<u64> {
+        self.ranks.iter().filter_map(|at| self.run.ranks[*at].inputs.get(key)).flatten().copied().collect()
     }
 
     /// Whether a key has a value in fewer than half of the common steps, on all ranks together. All its medians are 0 then.
@@ -80,16 +130,15 @@ impl<'a> Sample<'a> {
 
     /// The estimates of a key whose medians are 0, without its errors; `None` if the run lacks the key.
     pub(super) fn zero_estimates(&self, key: &Key) -> Option<Estimates> {
-        let has = self.ranks.iter().any(|at| self.run.ranks[*at].series.contains_key(key));
         let ranks = if self.has_contrasts(key) { self.ranks.len() } else { 0 };
-        has.then(|| Estimates { all: Estimate::default(), ranks: vec![Estimate::default(); ranks] })
+        self.has(key).then(|| Estimates { all: Estimate::default(), ranks: vec![Estimate::default(); ranks] })
     }
 
     /// Whether the ranks are compared with each other in a key. Properties of the job are equal on all ranks; so are
-    /// transfers of buckets.
+    /// transfers of buckets. Sums of many names are compared as a whole.
     fn has_contrasts(&self, key: &Key) -> bool {
         let of_the_job = key.group == Group::Collective && matches!(key.measure, Measure::Skew | Measure::Transfer);
-        self.ranks.len() > 1 && !of_the_job
+        self.ranks.len() > 1 && !of_the_job && !key.group.is_cut()
     }
 
     /// The estimates of a key; `None` if the run lacks the key or all its values are unknown.
@@ -97,8 +146,12 @@ impl<'a> Sample<'a> {
         let matrix = self.matrix(key)?;
         let ranks = matrix.len();
         let column = |step: usize| matrix.iter().map(move |values| values[step]);
-        let mean: Vec<f64> = (0..self.steps()).map(|step| column(step).sum::<f64>() / ranks as f64).collect();
-        let all = Estimate::of(&mean, &mean)?;
+        let mean = mean_over_ranks(&matrix, self.steps());
+        let mut all = Estimate::of(&mean, &mean)?;
+        if key.group == Group::Step {
+            all.level_ns = self.middle.iter().map(|step| mean[*step]).sum::<f64>() / self.middle.len() as f64;
+            all.location_ns = all.level_ns;
+        }
         if !self.has_contrasts(key) {
             return Some(Estimates { all, ranks: Vec::new() });
         }
@@ -119,4 +172,9 @@ impl<'a> Sample<'a> {
         estimates.iter_mut().for_each(|e| e.sigma_ns = e.sigma_ns.max(usual_ns));
         Some(Estimates { all, ranks: estimates })
     }
+}
+
+/// The mean over ranks in each of `steps` steps.
+fn mean_over_ranks(matrix: &[Vec<f64>], steps: usize) -> Vec<f64> {
+    (0..steps).map(|step| matrix.iter().map(|values| values[step]).sum::<f64>() / matrix.len() as f64).collect()
 }

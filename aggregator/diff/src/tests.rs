@@ -10,6 +10,7 @@
 use super::*;
 use crate::judge::compare;
 use crate::profile::{RankProfile, RunProfile};
+use model::analysis::RankIdentity;
 use trace::random::SplitMix64;
 
 const RANKS: usize = 8;
@@ -208,16 +209,55 @@ fn a_rank_that_did_not_change_is_not_blamed_for_the_others() {
 }
 
 #[test]
-fn runs_without_a_common_rank_or_step_are_refused() {
+fn runs_without_a_common_rank_are_compared_as_a_whole() {
     let clean = run(Noise::quiet(5), &[]);
     let mut other = run(Noise::quiet(6), &[]);
     other.1.ranks.iter_mut().for_each(|rank| rank.rank += 100);
-    let error = compare(std::slice::from_ref(&clean), &[other], &Method::default(), Vec::new()).unwrap_err();
+    let diff = judged(std::slice::from_ref(&clean), std::slice::from_ref(&other));
+    assert_eq!(diff.not_compared, ["single ranks, because no rank is on both sides"]);
+    assert!(!diff.rows.is_empty() && diff.rows.iter().all(|row| row.place == Place::AllRanks));
+    // The mean of a side needs ranks that all of its runs have.
+    let error = compare(&[clean.clone(), other], &[clean], &Method::default(), Vec::new()).unwrap_err();
     assert!(error.to_string().contains("no rank"), "{error}");
+}
+
+#[test]
+fn a_run_without_a_common_step_is_refused() {
     let mut empty = run(Noise::quiet(7), &[]);
     empty.1.ranks[3].steps.clear();
-    let error = compare(&[clean], &[empty], &Method::default(), Vec::new()).unwrap_err();
+    let error = compare(&[run(Noise::quiet(5), &[])], &[empty], &Method::default(), Vec::new()).unwrap_err();
     assert!(error.to_string().contains("no active step"), "{error}");
+}
+
+/// Of unlike runs the sentence is about the step, and sums by category are compared. Of like runs neither is so.
+#[test]
+fn unlike_runs_are_compared_by_their_step_and_by_category() {
+    let step = Key::step();
+    let category = Key::new(Group::Category, "gemm", Measure::Total);
+    let own = forward(Measure::SelfTime);
+    let with_category = |mut run: (String, RunProfile), device: &str| {
+        let values = [80.0 * MS; STEPS];
+        run.1.ranks.iter_mut().for_each(|rank| {
+            rank.series.insert(category.clone(), values.iter().copied().collect());
+        });
+        let identity = RankIdentity { device_name: Some(device.into()), ..RankIdentity::default() };
+        run.1.facts.identities = vec![identity];
+        run
+    };
+    let side = |seed: u64, device: &str, more: &[(Option<usize>, &Key, f64)]| {
+        let run = |seed| with_category(run(Noise::quiet(seed), more), device);
+        [run(seed), run(seed + 1), run(seed + 2)]
+    };
+    let faster = [(None, &step, -200.0), (None, &own, 30.0)];
+    let like = judged(&side(1, "A100", &[]), &side(4, "A100", &faster));
+    assert_eq!((like.differences.len(), like.heading()), (0, Heading::Slower), "{:?}", like.verdict);
+    assert!(like.rows.iter().all(|row| row.key != category));
+    let unlike = judged(&side(1, "A100", &[]), &side(4, "H100", &faster));
+    assert_eq!(unlike.heading(), Heading::Faster, "{:?}", unlike.verdict);
+    assert!(unlike.verdict.sentence.starts_with("the step is faster by"), "{}", unlike.verdict.sentence);
+    assert_eq!(unlike.differences[0].words(), "device: A100 in A, H100 in B");
+    assert_eq!(unlike.rows.iter().filter(|row| row.key == category).count(), 1);
+    assert_eq!(unlike.slower_than(1.0).filter(|row| row.key.group.is_cut()).count(), 0);
 }
 
 /// The first `steps` steps of a run.

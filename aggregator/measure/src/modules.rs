@@ -19,7 +19,7 @@ use trace::{FlowKind, ModuleStatsRow, Text};
 use model::{Kind, RankData};
 
 /// Calls nested deeper count for the module around them. A model has some ten levels.
-const MOST_LEVELS: usize = 64;
+pub const MOST_LEVELS: usize = 64;
 /// No call, or no module.
 const NONE: u32 = u32::MAX;
 
@@ -97,7 +97,7 @@ pub(crate) fn module_stats(data: &RankData, launches: &Launches, keep: &dyn Fn(u
 
 /// The forward operator of each row that runs a backward operator: of the row in which autograd's engine evaluates it,
 /// or of itself.
-fn backward_units(data: &RankData) -> FxHashMap<u32, u32> {
+pub fn backward_units(data: &RankData) -> FxHashMap<u32, u32> {
     let arrows = || data.flows.iter().filter(|flow| flow.kind == FlowKind::Fwdbwd);
     let mut rows: FxHashMap<i64, u32> = arrows().flat_map(|flow| [(flow.src_id, NONE), (flow.dst_id, NONE)]).collect();
     for (row, id) in data.events.id.iter().enumerate() {

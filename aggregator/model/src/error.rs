@@ -77,7 +77,7 @@ pub enum Error {
         /// The reason, with the recorded steps if `--steps` is wrong.
         why: String,
     },
-    /// Two runs have different world sizes or programs.
+    /// Two runs of one side of a comparison have different world sizes or programs.
     #[error("{} and {} are not runs of one job: {why}; --force compares them anyway", a.display(), b.display())]
     UnlikeRuns {
         /// The first run.

@@ -16,9 +16,9 @@ use crate::reduce;
 /// the total.
 ///
 /// # Errors
-/// The errors of [`analyze`](crate::analyze()); [`Error::NoInput`] if the sides have no common rank, or a run has no
-/// step; [`Error::UnlikeRuns`] if the runs have different world sizes or programs, unless [`Method::unlike_runs`] allows
-/// that.
+/// The errors of [`analyze`](crate::analyze()); [`Error::NoInput`] if the runs of a side have no common rank, or a run has no
+/// step; [`Error::UnlikeRuns`] if the runs of a side have different world sizes or programs, unless
+/// [`Method::unlike_runs`] allows that.
 pub fn diff(
     a: &[&dyn Source],
     b: &[&dyn Source],

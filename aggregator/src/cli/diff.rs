@@ -28,7 +28,8 @@ use report_text::summary::TerminalStyle;
 
 /// Compare two runs, or two sets of runs: slowdowns and speedups with their confidence intervals.
 ///
-/// A and B are runs or directories of traces. With several runs per side, as in `diff A1,A2,A3 B1,B2,B3`, the
+/// A and B are runs or directories of traces. Runs may differ in the number of ranks, in devices, shapes and compiler: the answer says
+/// what differs, compares what still has a meaning, and says what it does not compare. With several runs per side, as in `diff A1,A2,A3 B1,B2,B3`, the
 /// difference between runs of one side is measured instead of assumed. Only this way can a small change of all ranks
 /// be detected. Record the runs in turns (A1, B1, A2, B2, …); otherwise a machine that gets busier looks like a change.
 #[derive(Debug, Args)]
@@ -49,7 +50,7 @@ pub struct Arguments {
     /// Print so many rows of each table, and count the rest.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
-    /// Ignore changes below this share of A's step.
+    /// Ignore changes below this share of a step of A or B, whichever is shorter.
     #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "1%")]
     smallest: f64,
     /// Set the allowance for differences between runs: the variance between runs over the variance of a run's steps.

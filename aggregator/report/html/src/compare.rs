@@ -6,7 +6,7 @@ use crate::columns::five_digits;
 use crate::page::{ComparePage, Tab, script_json};
 use crate::page_limits::Limits;
 use crate::string_pool::{visible_name, visible_sentence};
-use diff::{Diff, DiffRow, Group, Heading, Judgement, NameCount, OneSided, Place, RunFacts};
+use diff::{Diff, DiffRow, Difference, Group, Heading, Judgement, NameCount, OneSided, Place, RunFacts};
 use model::Error;
 use model::units::{count, ns, omission, omission_kind, plural, ranks_named};
 use report_text::diff::{kernel_sentence, method_sentences};
@@ -52,6 +52,8 @@ struct KernelRow {
 struct Single {
     group: Group,
     name: String,
+    /// Rows per step.
+    calls: Option<f64>,
     step_ns: f64,
 }
 
@@ -117,14 +119,14 @@ fn kernel(one: &NameCount) -> KernelRow {
 
 fn single(one: &OneSided) -> Single {
     let name = visible_name(&diff::plain_name(&one.key));
-    Single { group: one.key.group, name, step_ns: one.step_ns.round() }
+    Single { group: one.key.group, name, calls: one.calls.map(five_digits), step_ns: one.step_ns.round() }
 }
 
 fn tiles(diff: &Diff) -> Vec<(&'static str, String)> {
     let mean = |side: &[RunFacts]| side.iter().map(|run| run.step_ns).sum::<f64>() / side.len().max(1) as f64;
     let time = |value: f64| ns(value.round() as i64);
     let count_of = |judgement| diff.rows.iter().filter(|row| row.judgement == judgement).count();
-    let mut tiles = vec![("median step of A", time(mean(&diff.a))), ("median step of B", time(mean(&diff.b)))];
+    let mut tiles = vec![("step of A", time(mean(&diff.a))), ("step of B", time(mean(&diff.b)))];
     let is_step =
         |row: &&DiffRow| row.place == Place::AllRanks && row.key.group == Group::Step && &*row.key.name == "wall";
     if let Some(step) = diff.rows.iter().find(is_step) {
@@ -137,7 +139,7 @@ fn tiles(diff: &Diff) -> Vec<(&'static str, String)> {
     tiles
 }
 
-/// Describes each run.
+/// Describes each run, what differs between the sides, and what is not compared because of it.
 fn sides(diff: &Diff) -> Vec<(String, String)> {
     let side = |letter: &str, runs: &[RunFacts]| -> Vec<(String, String)> {
         let describe = |(at, run): (usize, &RunFacts)| {
@@ -147,7 +149,12 @@ fn sides(diff: &Diff) -> Vec<(String, String)> {
         };
         runs.iter().enumerate().map(describe).collect()
     };
-    [side("A", &diff.a), side("B", &diff.b)].concat()
+    let differences: Vec<String> = diff.differences.iter().map(Difference::words).collect();
+    let list = |title: &str, items: &[String]| {
+        (!items.is_empty()).then(|| (title.into(), visible_sentence(&items.join("; "))))
+    };
+    let unlike = [list("Differs", &differences), list("Not compared", &diff.not_compared)];
+    side("A", &diff.a).into_iter().chain(side("B", &diff.b)).chain(unlike.into_iter().flatten()).collect()
 }
 
 /// Lists the data that the comparison does not cover.
@@ -193,7 +200,7 @@ mod tests {
     use trace::OmissionRow;
 
     use super::*;
-    use diff::{Change, DiffVerdict, KernelCounts, Key, Measure, Method, SideKernels};
+    use diff::{Aspect, Change, DiffVerdict, KernelCounts, Key, Measure, Method, SideKernels};
 
     /// Four compared rows and two one-sided rows, with `text` in every string of the comparison.
     fn analysis_with(text: &str) -> Diff {
@@ -213,7 +220,7 @@ mod tests {
             verdict: text.into(),
             ..RunFacts::default()
         };
-        let one = || OneSided { key: Key::new(Group::Kernel, text, Measure::Total), step_ns: 5e6 };
+        let one = || OneSided { key: Key::new(Group::Kernel, text, Measure::Total), calls: Some(2.0), step_ns: 5e6 };
         let fewer = NameCount { name: text.into(), a_per_step: 3.0, b_per_step: 1.5 };
         let side = |kernels_per_step| SideKernels { kernels_per_step, launches_per_step: None };
         Diff {
@@ -229,6 +236,9 @@ mod tests {
                 row(Place::Rank(0), Judgement::Unclear),
             ],
             too_small: 3,
+            differences: vec![Difference { what: Aspect::Device, a: text.into(), b: "other".into() }],
+            not_compared: vec![text.into()],
+            other_shapes: Vec::new(),
             appeared: vec![one()],
             vanished: vec![one()],
             omissions: vec![OmissionRow::lost(text, text)],
@@ -266,6 +276,7 @@ mod tests {
         assert!(page.contains("gemm: gemm") && page.contains(">Slower<") && page.contains("+2.0 %"), "{page}");
         let sentence = "A has 3 kernels in unknown launches, B has 1.5 kernels in unknown launches: -50.0 % kernels";
         assert!(page.contains(sentence) && page.contains("data-diff=\"kernels\""), "{page}");
+        assert!(page.contains("device: gemm in A, other in B") && page.contains("Not compared"), "{page}");
         diff.kernels = None;
         assert!(html(&diff).contains("Neither run has kernels"), "a run on CPUs");
         let few = Limits { diff_rows: 1, ..Limits::default() };

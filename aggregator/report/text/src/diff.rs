@@ -3,13 +3,14 @@
 //! ```text
 //! {
 //!   "format": "rankscope.diff",
-//!   "version": 1,                      raised if a key is removed or changes its meaning; new keys may appear
-//!   "a", "b":  [ the runs: path, ranks, steps, median step ],
+//!   "version": 2,                      raised if a key is removed or changes its meaning; new keys may appear
+//!   "a", "b":  [ the runs: path, ranks, steps, length of a step ],
 //!   "method":  { the statistics behind the judgement },
 //!   "verdict": { "changed", "sentence", "row", "detectable_step_pct" },
+//!   "differences": [ { "what", "a", "b" }, … ],  "not_compared": [ sentences ],
 //!   "rows":    [ { "key", "place", "a_ns", "b_ns", "change": { "delta_ns", "low_ns", "high_ns", … }, "judgement" }, … ],
 //!   "kernels": { "a", "b": { "kernels_per_step", "launches_per_step" }, "changes": [ { "name", "a_per_step", "b_per_step" }, … ] },
-//!   "appeared", "vanished": [ … ],  "omissions": [ … ]
+//!   "appeared", "vanished": [ … ],  "other_shapes": [ … ],  "omissions": [ … ]
 //! }
 //! ```
 
@@ -20,12 +21,15 @@ use serde::Serialize;
 
 use crate::grid::Grid;
 use crate::summary::TerminalStyle;
-use diff::{Diff, DiffRow, Group, Heading, Judgement, KernelCounts, NameCount, OneSided, Place, RunFacts, SideKernels};
+use diff::{
+    Diff, DiffRow, Difference, Group, Heading, Judgement, KernelCounts, NameCount, OneSided, Place, RunFacts,
+    SideKernels,
+};
 use model::error::Error;
 use model::units::{ns, plural, ranks, shorten, wrap};
 
 /// Version of the JSON.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The width of lines is clamped to this range.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=200;
@@ -48,7 +52,7 @@ pub fn json(diff: &Diff, mut out: impl Write) -> Result<(), Error> {
     Ok(out.flush()?)
 }
 
-/// Prints the verdict, the two sides, the changes, and the rows that only one side has.
+/// Prints the verdict, the two sides and what differs between them, the changes, and the names that only one side has.
 ///
 /// # Errors
 /// [`Error::Output`].
@@ -61,8 +65,17 @@ pub fn render(diff: &Diff, terminal: &TerminalStyle, mut out: impl Write) -> Res
     let mut text = String::new();
     verdict(&mut text, diff, &terminal);
     sides(&mut text, diff, &terminal);
-    changes(&mut text, diff, &terminal);
-    steps(&mut text, diff, &terminal);
+    unlike(&mut text, diff, &terminal);
+    // One name of many is no reason for the difference of unlike runs, so what sums to the step comes first.
+    let one_sided_keys = diff.appeared.iter().chain(&diff.vanished).map(|one| &one.key);
+    if diff.rows.iter().map(|row| &row.key).chain(one_sided_keys).any(|key| key.group.is_cut()) {
+        steps(&mut text, diff, &terminal);
+        cuts(&mut text, diff, &terminal);
+        changes(&mut text, diff, &terminal);
+    } else {
+        changes(&mut text, diff, &terminal);
+        steps(&mut text, diff, &terminal);
+    }
     kernels(&mut text, diff, &terminal);
     one_sided(&mut text, "New in B", &diff.appeared, &terminal);
     one_sided(&mut text, "Gone in B", &diff.vanished, &terminal);
@@ -127,13 +140,22 @@ fn sides(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
         for run in runs {
             let step = ns(run.step_ns.round() as i64);
             let path = shorten(&run.path, terminal.width.saturating_sub(24).max(30));
-            let words =
-                format!("{path}: ranks {}, {}, median step {step}", ranks(&run.ranks), plural(run.steps, "step"),);
+            let words = format!("{path}: ranks {}, {} of {step}", ranks(&run.ranks), plural(run.steps, "step"));
             paragraph(text, &words, &format!("{letter}: "), "   ", terminal);
         }
     };
     side(text, "A", &diff.a);
     side(text, "B", &diff.b);
+}
+
+/// What differs between the sides, and what is therefore not compared.
+fn unlike(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
+    let differences: Vec<String> = diff.differences.iter().map(Difference::words).collect();
+    for (title, items) in [("Differs", &differences), ("Not compared", &diff.not_compared)] {
+        if !items.is_empty() {
+            paragraph(text, &format!("{title}: {}", items.join("; ")), "", "   ", terminal);
+        }
+    }
 }
 
 fn who(place: Place) -> String {
@@ -155,7 +177,7 @@ fn what(row: &DiffRow) -> String {
 }
 
 /// The parts of a step, in the order of the summary of a run.
-const PARTS: [&str; 6] = ["wall", "compute", "overlap", "exposed communication", "memory", "idle"];
+const PARTS: [&str; 7] = ["wall", "compute", "overlap", "exposed communication", "memory", "idle", "unknown"];
 
 fn part(row: &DiffRow) -> String {
     match &*row.key.name {
@@ -168,11 +190,6 @@ fn part(row: &DiffRow) -> String {
 /// Renders rows as a table with one unit for all times. With `places`, the table has columns for the rank and the
 /// measure.
 fn table(rows: &[&DiffRow], places: bool, terminal: &TerminalStyle) -> String {
-    let style = |row: &&DiffRow| match row.judgement {
-        Judgement::Slower => Style::new().fg_color(Some(AnsiColor::Red.into())),
-        Judgement::Faster => Style::new().fg_color(Some(AnsiColor::Green.into())),
-        Judgement::Unclear => Style::new(),
-    };
     let largest =
         rows.iter().map(|r| [r.a_ns, r.b_ns, r.change.delta_ns].map(f64::abs).into_iter().fold(0.0, f64::max));
     let largest = largest.fold(0.0, f64::max) as u64;
@@ -194,12 +211,13 @@ fn table(rows: &[&DiffRow], places: bool, terminal: &TerminalStyle) -> String {
     grid = column(grid, "from", 1, |row| row.change.low_ns);
     grid = column(grid, "to", 1, |row| row.change.high_ns);
     grid.percent("of step", 3, rows.iter().map(|row| Some(row.step_pct)).collect())
-        .styled(rows.iter().map(style).collect())
+        .styled(rows.iter().map(|row| style_of(row)).collect())
         .render(terminal.width, terminal.colour)
 }
 
 fn changes(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
-    let certain: Vec<&DiffRow> = diff.rows.iter().filter(|row| row.judgement != Judgement::Unclear).collect();
+    let is_shown = |row: &&DiffRow| row.judgement != Judgement::Unclear && !row.key.group.is_cut();
+    let certain: Vec<&DiffRow> = diff.rows.iter().filter(is_shown).collect();
     if certain.is_empty() {
         return;
     }
@@ -223,8 +241,88 @@ fn steps(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
         return;
     }
     rows.sort_by_key(|row| PARTS.iter().position(|part| **part == *row.key.name));
-    heading(text, "Step", "mean over ranks, median over steps; from and to: 95 % interval of the change", terminal);
+    heading(
+        text,
+        "Step",
+        "mean over ranks and over the middle half of steps; from and to: 95 % interval of the change",
+        terminal,
+    );
     text.push_str(&table(&rows, false, terminal));
+}
+
+/// The work by category, by module and by source line.
+fn cuts(text: &mut String, diff: &Diff, terminal: &TerminalStyle) {
+    for (group, title, meaning) in [
+        (Group::Category, "Device work by kind", "time per step; –: this side has none"),
+        (Group::Module, "Modules", "time of the work that each launched, modules inside it included"),
+        (Group::Source, "Source lines", "time of the work that each Python function launched"),
+    ] {
+        let lines = cut_lines(diff, group);
+        if !lines.is_empty() {
+            heading(text, title, meaning, terminal);
+            let shown = &lines[..lines.len().min(terminal.rows())];
+            text.push_str(&cut_table(shown, terminal));
+            more(text, lines.len(), "row", terminal);
+        }
+    }
+}
+
+/// A sum of work on both sides, or on one.
+struct CutLine<'a> {
+    name: &'a str,
+    a_ns: Option<f64>,
+    b_ns: Option<f64>,
+    row: Option<&'a DiffRow>,
+}
+
+impl<'a> CutLine<'a> {
+    /// The line of a sum that only one side has.
+    fn alone(one: &'a OneSided, a_ns: Option<f64>, b_ns: Option<f64>) -> Self {
+        Self { name: &one.key.name, a_ns, b_ns, row: None }
+    }
+}
+
+/// The sums of one cut, the longest first.
+fn cut_lines(diff: &Diff, group: Group) -> Vec<CutLine<'_>> {
+    let rows = diff.rows.iter().filter(|row| row.key.group == group);
+    let of_both =
+        rows.map(|row| CutLine { name: &row.key.name, a_ns: Some(row.a_ns), b_ns: Some(row.b_ns), row: Some(row) });
+    let is_of_group = |one: &&OneSided| one.key.group == group;
+    let in_a = diff.vanished.iter().filter(is_of_group).map(|one| CutLine::alone(one, Some(one.step_ns), None));
+    let in_b = diff.appeared.iter().filter(is_of_group).map(|one| CutLine::alone(one, None, Some(one.step_ns)));
+    let mut lines: Vec<CutLine<'_>> = of_both.chain(in_a).chain(in_b).collect();
+    let longest = |line: &CutLine<'_>| line.a_ns.into_iter().chain(line.b_ns).fold(0.0, f64::max);
+    lines.sort_by(|x, y| longest(y).total_cmp(&longest(x)).then_with(|| x.name.cmp(y.name)));
+    lines
+}
+
+fn cut_table(lines: &[CutLine<'_>], terminal: &TerminalStyle) -> String {
+    let rounded = |value: f64| value.round() as i64;
+    let change = |f: fn(&DiffRow) -> f64| lines.iter().map(|line| line.row.map(f).map(rounded)).collect::<Vec<_>>();
+    let columns = [
+        ("A", 2, lines.iter().map(|line| line.a_ns.map(rounded)).collect::<Vec<_>>()),
+        ("B", 2, lines.iter().map(|line| line.b_ns.map(rounded)).collect()),
+        ("change", 0, change(|row| row.change.delta_ns)),
+        ("from", 1, change(|row| row.change.low_ns)),
+        ("to", 1, change(|row| row.change.high_ns)),
+    ];
+    let levels = columns.iter().take(3).flat_map(|(.., times)| times).flatten();
+    let largest = levels.map(|ns| ns.unsigned_abs()).max().unwrap_or(0);
+    let mut grid = Grid::new().text("what", 0, lines.iter().map(|line| line.name.into()).collect());
+    for (title, level, times) in columns {
+        grid = grid.time_beside(title, level, times, largest);
+    }
+    grid.percent("of step", 3, lines.iter().map(|line| line.row.map(|row| row.step_pct)).collect())
+        .styled(lines.iter().map(|line| line.row.map_or(Style::new(), style_of)).collect())
+        .render(terminal.width, terminal.colour)
+}
+
+fn style_of(row: &DiffRow) -> Style {
+    match row.judgement {
+        Judgement::Slower => Style::new().fg_color(Some(AnsiColor::Red.into())),
+        Judgement::Faster => Style::new().fg_color(Some(AnsiColor::Green.into())),
+        Judgement::Unclear => Style::new(),
+    }
 }
 
 /// The kernels and launches of a step, and the names whose count changed.
@@ -270,24 +368,19 @@ fn per_step(count: f64) -> String {
 }
 
 fn one_sided(text: &mut String, title: &str, side: &[OneSided], terminal: &TerminalStyle) {
+    let side: Vec<&OneSided> = side.iter().filter(|one| !one.key.group.is_cut()).collect();
     if side.is_empty() {
         return;
     }
-    heading(text, title, "only one side has these; time per step, mean over ranks", terminal);
+    heading(text, title, "only one side has these names; number and time per step, mean over ranks", terminal);
     let shown = &side[..side.len().min(terminal.rows())];
-    let kind = |one: &OneSided| match one.key.group {
-        Group::Step => "step",
-        Group::Range => "range",
-        Group::Operator => "operator",
-        Group::Kernel => "kernel",
-        Group::Collective => "collective",
-        Group::Bucket => "bucket",
-    };
-    let shape = |one: &OneSided| one.key.shape.as_deref().unwrap_or_default().to_string();
+    let shape = |one: &&OneSided| one.key.shape.as_deref().unwrap_or_default().to_string();
+    let calls = |one: &&OneSided| one.calls.map_or(String::new(), per_step);
     let grid = Grid::new()
-        .text("kind", 1, shown.iter().map(|one| kind(one).into()).collect())
+        .text("kind", 1, shown.iter().map(|one| one.key.group.word().into()).collect())
         .text("name", 0, shown.iter().map(|one| one.key.name.to_string()).collect())
-        .text("shape", 2, shown.iter().map(shape).collect())
+        .text("shape", 3, shown.iter().map(shape).collect())
+        .number("number", 2, shown.iter().map(calls).collect())
         .time("time", 0, shown.iter().map(|one| Some(one.step_ns.round() as i64)).collect());
     text.push_str(&grid.render(terminal.width, terminal.colour));
     more(text, side.len(), "row", terminal);

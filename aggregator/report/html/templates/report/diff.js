@@ -4,7 +4,9 @@ import { formatNs, formatNumber, formatPercent } from "./format.js";
 import { intervalChart } from "./intervals.js";
 import { table } from "./table.js";
 
-const GROUPS = { step: "part of the step", range: "range", operator: "operator", kernel: "kernel", collective: "collective", bucket: "bucket" };
+const GROUPS = { step: "part of the step", range: "range", operator: "operator", kernel: "kernel", collective: "collective", bucket: "bucket", category: "kind of device work", module: "module", source: "source line" };
+// Sums over many names. They are compared where the names of the runs do not match.
+const CUTS = [["category", "Device work by kind"], ["module", "Modules"], ["source", "Source lines"]];
 const JUDGEMENTS = { slower: "slower", faster: "faster", unclear: "not significant" };
 // Maximum number of rows in the chart; the table has all rows.
 const MOST = 24;
@@ -14,6 +16,7 @@ const signed = (ns) => (ns > 0 ? "+" : ns < 0 ? "−" : "") + formatNs(Math.abs(
 const signedPercent = (pct) => (pct > 0 ? "+" : pct < 0 ? "−" : "") + formatPercent(Math.abs(pct));
 const shortP = (p) => (p >= 0.001 ? p.toFixed(3) : p > 0 ? p.toExponential(0) : "0");
 const certain = (row) => row.judgement !== "unclear";
+const isCut = (row) => CUTS.some(([group]) => group === row.group);
 
 function lines(row) {
   return [
@@ -24,12 +27,15 @@ function lines(row) {
 }
 
 function drawChanges(data) {
-  const counts = { sure: data.rows.filter(certain).length, all: data.rows.length };
-  const state = { shown: counts.sure ? "sure" : "step" };
+  const names = data.rows.filter((row) => !isCut(row));
+  const sure = names.filter(certain);
+  const cuts = CUTS.filter(([group]) => data.rows.some((row) => row.group === group));
+  const state = { shown: cuts.length || !sure.length ? "step" : "sure" };
   const chosen = () => {
-    if (state.shown === "sure") return data.rows.filter(certain);
-    if (state.shown === "step") return data.rows.filter((row) => row.group === "step" && row.rank === null);
-    return [...data.rows].sort((x, y) => Math.abs(y.change_ns) - Math.abs(x.change_ns));
+    if (state.shown === "sure") return sure;
+    if (state.shown === "step") return names.filter((row) => row.group === "step" && row.rank === null);
+    if (state.shown !== "all") return data.rows.filter((row) => row.group === state.shown);
+    return [...names].sort((x, y) => Math.abs(y.change_ns) - Math.abs(x.change_ns));
   };
   const { box, again } = intervalChart({
     label: "Changes per step with their intervals", format: (ns) => (ns === 0 ? "0" : signed(ns)),
@@ -44,8 +50,8 @@ function drawChanges(data) {
     note.textContent = rest > 0 ? `The ${MOST} largest changes; ${rest} more are in the table below.` : "";
   };
   showRest();
-  const options = [["sure", `Significant (${counts.sure})`], ["step", "Parts of the step"], ["all", "Largest of all"]]
-    .filter(([key]) => key !== "sure" || counts.sure);
+  const options = [["sure", `Significant (${sure.length})`], ["step", "Parts of the step"], ...cuts, ["all", "Largest of all"]]
+    .filter(([key]) => key !== "sure" || sure.length);
   return [
     element("div", { class: "controls" }, choice("Show", options, state.shown, (shown) => { state.shown = shown; again(); showRest(); })),
     legend([["slower round", "slower"], ["faster round", "faster"], ["unclear round", "not significant"]]), box, note,
@@ -58,7 +64,7 @@ function drawRows(data) {
     { title: "what", name: true, value: (r) => r.name }, { title: "kind", name: true, word: true, value: (r) => GROUPS[r.group] },
     { title: "time", name: true, word: true, value: (r) => r.measure },
     { title: "where", name: true, word: true, value: (r) => place(r) },
-    ns("A", "a_ns", formatNs, "Median over steps"), ns("B", "b_ns", formatNs, "Median over steps"),
+    ns("A", "a_ns", formatNs, "Median over steps; of the step and its parts, mean of the middle half"), ns("B", "b_ns", formatNs, "As in A"),
     ns("change", "change_ns", signed, "For one rank: relative to the other ranks"), ns("from", "low_ns", signed, "95 % interval"), ns("to", "high_ns", signed, "95 % interval"),
     { title: "share of a step", value: (r) => r.step_pct, text: (r) => signedPercent(r.step_pct) },
     { title: "p", hint: "Probability of such a change if the true change is negligible, adjusted for the number of rows", value: (r) => r.p, text: (r) => shortP(r.p) },
@@ -80,9 +86,10 @@ function drawKernelCounts(data) {
 function drawOneSided(data) {
   const columns = [
     { title: "what", name: true, value: (r) => r.name }, { title: "kind", name: true, word: true, value: (r) => GROUPS[r.group] },
+    { title: "number per step", hint: "Mean over ranks", value: (r) => r.calls, text: (r) => (r.calls === null ? "" : formatNumber(r.calls)) },
     { title: "time per step", hint: "Mean over ranks", value: (r) => r.step_ns, text: (r) => formatNs(r.step_ns) },
   ];
-  const side = (title, rows) => (rows.length ? [element("h3", {}, title), table(columns, rows, { label: title, search: rows.length > 12, sort: 2 })] : []);
+  const side = (title, rows) => (rows.length ? [element("h3", {}, title), table(columns, rows, { label: title, search: rows.length > 12, sort: 3 })] : []);
   return [...side("New in B", data.appeared), ...side("Gone in B", data.vanished)];
 }
 

@@ -3,7 +3,7 @@
 use trace::Text;
 
 use super::*;
-use diff::{Change, DiffVerdict, Key, Measure, Method};
+use diff::{Aspect, Change, DiffVerdict, Key, Measure, Method};
 
 const MS: f64 = 1e6;
 
@@ -44,8 +44,11 @@ fn example(changed: bool) -> Diff {
         step_ns: 200.0 * MS,
         ..RunFacts::default()
     };
-    let appeared = changed
-        .then(|| OneSided { key: Key::new(Group::Kernel, "fused_adam_kernel", Measure::Total), step_ns: 3.0 * MS });
+    let appeared = changed.then(|| OneSided {
+        key: Key::new(Group::Kernel, "fused_adam_kernel", Measure::Total),
+        calls: Some(1.0),
+        step_ns: 3.0 * MS,
+    });
     let sentence = if changed {
         "rank 5: `forward` itself is slower by 30.1 ms a step beyond the other ranks (15.0 % of a step), between 25.4 ms and 34.8 ms"
     } else {
@@ -56,7 +59,7 @@ fn example(changed: bool) -> Diff {
     let kernels = changed.then(|| KernelCounts {
         a: side(432.0, 432.0),
         b: side(120.5, 12.0),
-        changes: vec![count("elementwise_kernel\u{1b}[31m", 280.0, 0.0), count("triton_poi_fused_add_0", 0.0, 24.5)],
+        changes: vec![count("elementwise_kernel\u{1b}[31m", 280.0, 40.0), count("gemm", 24.0, 24.5)],
     });
     Diff {
         kernels,
@@ -74,13 +77,42 @@ fn example(changed: bool) -> Diff {
         too_small: 31,
         appeared: appeared.into_iter().collect(),
         vanished: Vec::new(),
+        differences: Vec::new(),
+        not_compared: Vec::new(),
+        other_shapes: Vec::new(),
         omissions: Vec::new(),
     }
 }
 
-fn check(changed: bool, width: usize, name: &str) {
+/// An eager run on eight A100 and a compiled one on four H100.
+fn unlike() -> Diff {
+    use Judgement::{Faster, Unclear};
+    let mut diff = example(false);
+    let difference = |what, a: &str, b: &str| Difference { what, a: a.into(), b: b.into() };
+    diff.differences = vec![
+        difference(Aspect::Ranks, "8", "4"),
+        difference(Aspect::Device, "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"),
+        difference(Aspect::Compiler, "eager", "torch.compile"),
+    ];
+    diff.not_compared = vec![
+        "single ranks, because the jobs have 8 and 4 ranks".into(),
+        "2 kernels by name, because shapes differ or are unknown (the longest is `gemm\u{1b}[31m`)".into(),
+    ];
+    let of_all = |group, name: &str, ms, judgement| row(group, name, Measure::Device, Place::AllRanks, ms, judgement);
+    diff.rows.extend([
+        of_all(Group::Category, "gemm", [80.0, 41.0, -45.0, -33.0], Faster),
+        of_all(Group::Category, "elementwise", [30.0, 29.0, -6.0, 5.0], Unclear),
+        of_all(Group::Module, "Model_0.Block_0\u{1b}[31m", [12.0, 7.0, -6.0, -4.0], Faster),
+        of_all(Group::Source, "train.py(7): step", [12.0, 7.0, -6.0, -4.0], Faster),
+    ]);
+    let attention = Key::new(Group::Category, "attention", Measure::Device);
+    diff.appeared.push(OneSided { key: attention, calls: None, step_ns: 12.0 * MS });
+    diff
+}
+
+fn check(diff: &Diff, width: usize, name: &str) {
     let mut out = Vec::new();
-    render(&example(changed), &TerminalStyle { width, ..TerminalStyle::default() }, &mut out).unwrap();
+    render(diff, &TerminalStyle { width, ..TerminalStyle::default() }, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     for line in text.lines() {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
@@ -92,9 +124,11 @@ fn check(changed: bool, width: usize, name: &str) {
 
 #[test]
 fn terminals_of_60_80_120_and_200_columns() {
-    check(true, 60, "at_60");
-    check(true, 80, "at_80");
-    check(true, 120, "at_120");
-    check(true, 200, "at_200");
-    check(false, 80, "same_at_80");
+    check(&example(true), 60, "at_60");
+    check(&example(true), 80, "at_80");
+    check(&example(true), 120, "at_120");
+    check(&example(true), 200, "at_200");
+    check(&example(false), 80, "same_at_80");
+    check(&unlike(), 60, "unlike_at_60");
+    check(&unlike(), 100, "unlike_at_100");
 }
