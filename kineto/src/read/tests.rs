@@ -171,7 +171,7 @@ proptest! {
     fn reading_agrees_with_serde_json((text, value) in any_document(), block in 16usize..3000) {
         let data = rank_from_bytes(text.into_bytes(), block);
         prop_assert_eq!(plain_rows(&data), reference_rows(&value));
-        prop_assert!(data.omissions.iter().all(|o| matches!(&*o.what, "ProfilerStep marks" | "arrows" | "ids" | "rows of unheard_of")));
+        prop_assert!(data.omissions.iter().all(|o| matches!(&*o.what, "ProfilerStep marks" | "marks of steps" | "arrows" | "ids" | "rows of unheard_of")));
     }
 
     /// Invariant (input): Every event of a trace becomes something, or is counted by the reason why not.
