@@ -108,6 +108,8 @@ pub struct RankInfo {
     pub clock_domain: String,
     /// Whether the recorder shut down cleanly; `None` if the format does not record it.
     pub closed_cleanly: Option<bool>,
+    /// Its places in the job's parallelism, as the names of its file or processes say them: `DP 0, PP 0, TP 1`.
+    pub roles: Option<Text>,
     /// Its file in messages: the trace, or for a run the files of `events`; empty if unknown. Of several windows, the first file.
     pub file: Text,
 }

@@ -196,7 +196,7 @@ fn rank_info(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> RankInfo
     let rows = rows::<RankRow>(run, rank, omissions);
     let recorded = || Text::from(format!("events/rank-{rank:05}-*.parquet"));
     let file = run.manifest.trace_file(rank).map_or_else(recorded, Text::from);
-    if let Some(row) = rows.first() {
+    if let Some(row) = rows.first().cloned() {
         let last: BTreeMap<i64, bool> = rows.iter().map(|row| (row.pid, row.closed_cleanly)).collect();
         return RankInfo {
             rank,
@@ -205,6 +205,7 @@ fn rank_info(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> RankInfo
             pid: row.pid,
             clock_domain: row.clock_domain.to_string(),
             closed_cleanly: Some(last.values().all(|closed| *closed)),
+            roles: row.roles,
             file,
         };
     }

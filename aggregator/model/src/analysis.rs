@@ -90,6 +90,10 @@ pub struct RankIdentity {
     pub device_name: Option<String>,
     /// Universal id (UUID) of that device.
     pub device_uuid: Option<String>,
+    /// Places in the job's parallelism, as the names of the rank's file or processes say them: `DP 0, TP 1`. Omitted from the JSON
+    /// if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles: Option<String>,
     /// File of the trace; for a run, its files of `events`.
     pub file: Option<String>,
 }

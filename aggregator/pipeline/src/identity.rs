@@ -26,6 +26,7 @@ pub(super) fn identity(part: &RankPart, breakdown: &[StepBreakdownRow]) -> RankI
         device_id,
         device_name: text(device.and_then(|device| device.name.as_ref())),
         device_uuid: text(device.and_then(|device| device.uuid.as_ref())),
+        roles: text(info.roles.as_ref()),
         file: Some(info.file.to_string()).filter(|file| !file.is_empty()),
     }
 }

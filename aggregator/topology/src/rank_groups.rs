@@ -75,7 +75,7 @@ fn kinds(tables: &Tables, facts: &Facts) -> Vec<(String, Groups)> {
     ];
     let places = dimensions(&tables.communicators, &facts.ranks, &stages);
     all.extend(places.iter().map(|dimension| (dimension.name.clone(), numbered(&dimension.place))));
-    for (kind, place) in in_file_names(facts) {
+    for (kind, place) in in_names(facts) {
         if all.iter().all(|(known, groups)| known != kind || groups.len() < 2) {
             all.push((kind.into(), numbered(&place)));
         }
@@ -83,11 +83,11 @@ fn kinds(tables: &Tables, facts: &Facts) -> Vec<(String, Groups)> {
     all
 }
 
-/// The places in the job's parallelism that the names of all ranks' files have, where several ranks share one.
-fn in_file_names(facts: &Facts) -> impl Iterator<Item = (&'static str, BTreeMap<i32, usize>)> {
+/// The places in the job's parallelism that the names of all ranks' files or processes have, where several ranks share one.
+fn in_names(facts: &Facts) -> impl Iterator<Item = (&'static str, BTreeMap<i32, usize>)> {
     let place = |(word, kind): (&'static str, &'static str)| {
         let number = |identity: &RankIdentity| {
-            let number = role(identity.file.as_deref()?, word)?;
+            let number = role(identity.roles.as_deref()?, word)?;
             Some((identity.rank, usize::try_from(number).ok()?))
         };
         let place: BTreeMap<i32, usize> = facts.identities.iter().map(number).collect::<Option<_>>()?;
@@ -196,20 +196,18 @@ mod tests {
     }
 
     #[test]
-    fn names_of_files_have_places() {
-        let identity = |(rank, file): (usize, &&str)| RankIdentity {
+    fn ranks_have_places() {
+        let identity = |(rank, roles): (usize, &&str)| RankIdentity {
             rank: rank as i32,
-            file: Some((*file).into()),
+            roles: Some((*roles).into()),
             ..RankIdentity::default()
         };
-        let places = |files: &[&str]| {
-            let facts = Facts { identities: files.iter().enumerate().map(identity).collect(), ..Facts::default() };
-            in_file_names(&facts)
-                .map(|(kind, place)| (kind, place.into_values().collect()))
-                .collect::<Vec<(_, Vec<_>)>>()
+        let places = |roles: &[&str]| {
+            let facts = Facts { identities: roles.iter().enumerate().map(identity).collect(), ..Facts::default() };
+            in_names(&facts).map(|(kind, place)| (kind, place.into_values().collect())).collect::<Vec<(_, Vec<_>)>>()
         };
-        let files = ["dp0_tp0_ep0.json", "dp0_tp1_ep1.json", "dp1_tp0_ep2.json", "dp1_tp1_ep3.json"];
-        assert_eq!(places(&files), [("tensor", vec![0, 1, 0, 1]), ("data", vec![0, 0, 1, 1])]);
-        assert_eq!(places(&["dp0_tp0.json", "dp0.json"]), [("data", vec![0, 0])]);
+        let roles = ["DP 0, EP 0, TP 0", "DP 0, EP 1, TP 1", "DP 1, EP 2, TP 0", "DP 1, EP 3, TP 1"];
+        assert_eq!(places(&roles), [("tensor", vec![0, 1, 0, 1]), ("data", vec![0, 0, 1, 1])]);
+        assert_eq!(places(&["DP 0, TP 0", "DP 0"]), [("data", vec![0, 0])]);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
+use trace::name_rules::roles::roles_in;
 use trace::rank::MAX_RANKS;
 use trace::{OmissionRow, Text};
 
@@ -247,6 +248,7 @@ impl Plan {
         let parts = merged.ranks.len() as u64;
         files.extend(merged.ranks.iter().map(|part| TraceFile {
             name: format!("{name} ({})", part.name).into(),
+            roles: roles_in(&part.name.to_string()).map(Text::from),
             processes: Some(part.processes.clone()),
             size_bytes: probe.size_bytes / parts,
             ..file_of(probe, part.rank, RankSource::ProcessNames)
@@ -319,6 +321,7 @@ fn file_of(probe: &Probe, rank: i32, rank_source: RankSource) -> TraceFile {
         path: path.clone(),
         name: name.clone(),
         rank,
+        roles: roles_in(name).map(Text::from),
         rank_source,
         world_size: *world_size,
         size_bytes: *size_bytes,

@@ -98,6 +98,7 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         path: "trace".into(),
         name: "trace".into(),
         rank: 0,
+        roles: None,
         rank_source: RankSource::Order,
         world_size: None,
         size_bytes: bytes.len() as u64,
@@ -294,6 +295,7 @@ fn rank_info(rank: i32, header: &Header, file: &TraceFile, pid: i64) -> RankInfo
         pid,
         clock_domain,
         closed_cleanly: None,
+        roles: file.roles.clone(),
         file: file.name.clone(),
     }
 }

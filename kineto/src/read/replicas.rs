@@ -56,7 +56,8 @@ pub(crate) fn tell_apart(files: &mut [TraceFile], surveys: &[Traits], world_size
 
 /// The numbers of replicas in the names of files; empty if they tell no two files of one rank apart.
 fn numbers_in_names(files: &[TraceFile]) -> Vec<i32> {
-    let numbers: Vec<i32> = files.iter().map(|file| role(&file.name, "dp").unwrap_or(0)).collect();
+    let number = |file: &TraceFile| role(file.roles.as_deref()?, "dp");
+    let numbers: Vec<i32> = files.iter().map(|file| number(file).unwrap_or(0)).collect();
     let mut first: BTreeMap<i32, i32> = BTreeMap::new();
     let differs = |(file, number): (&TraceFile, &i32)| first.entry(file.rank).or_insert(*number) != number;
     if files.iter().zip(&numbers).any(differs) { numbers } else { Vec::new() }
@@ -130,6 +131,8 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use trace::name_rules::roles::roles_in;
+
     use super::*;
     use crate::read::trace_file::{MemoryShare, RankSource};
 
@@ -139,6 +142,7 @@ mod tests {
             path: "".into(),
             name: (*name).into(),
             rank: *rank,
+            roles: roles_in(name).map(Text::from),
             rank_source: RankSource::DistributedInfo,
             world_size: Some(world_size),
             size_bytes: 1,

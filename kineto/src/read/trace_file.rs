@@ -45,6 +45,8 @@ pub struct TraceFile {
     pub name: Text,
     /// Its rank.
     pub rank: i32,
+    /// Its places in the job's parallelism, as its name or those of its processes say them: `DP 0, TP 1`.
+    pub roles: Option<Text>,
     /// The source of that number.
     pub rank_source: RankSource,
     /// Ranks in its job, if the file has their number.

@@ -259,6 +259,7 @@ pub(super) fn rank_row(loaded: &Loaded) -> RankRow {
         clock_domain: data.outline.info.clock_domain.as_str().into(),
         device_name: device.and_then(|d| d.name.clone()),
         device_uuid: device.and_then(|d| d.uuid.clone()),
+        roles: data.outline.info.roles.clone(),
         launcher: None,
         versions: (!versions.is_empty()).then(|| serde_json::Value::from(versions).to_string().into()),
         closed_cleanly: *complete,

@@ -124,6 +124,7 @@ impl WindowWriter {
             path: path.clone(),
             name: file_name(path),
             rank: self.place.meta.rank,
+            roles: None,
             rank_source: RankSource::FileName,
             world_size: Some(self.place.world_size),
             size_bytes: size,

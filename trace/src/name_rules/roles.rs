@@ -28,6 +28,11 @@ pub fn role(name: &str, word: &str) -> Option<i32> {
     name.match_indices(word).find_map(number)
 }
 
+/// The places that a name says, from the outermost on: `DP 0, TP 1` of `7-TP-1-DP-0`; `None` if it says none.
+pub fn roles_in(name: &str) -> Option<String> {
+    Some(RankName { number: None, ..RankName::of(name)? }.to_string()).filter(|roles| !roles.is_empty())
+}
+
 /// The order of [`WORDS`] in which ranks are counted: the first changes last.
 pub const OUTERMOST_FIRST: [usize; WORDS.len()] = [1, 2, 3, 4, 5, 0];
 
@@ -72,6 +77,14 @@ mod tests {
             [Some(1), Some(0), Some(0), Some(2), None, None]
         );
         assert_eq!(role("http1/ddp2/dp3x/tp.json"), [None; 6]);
+    }
+
+    #[test]
+    fn roles_are_the_places_of_a_name() {
+        assert_eq!(roles_in("dp1_pp0_tp3_dcp2_rank0.json").as_deref(), Some("DP 1, PP 0, DCP 2, TP 3"));
+        assert_eq!([roles_in("rank0.json"), roles_in("trace.json")], [None, None]);
+        let roles = roles_in("7-TP-1-DP-0-PP-0-EP-2.json").unwrap();
+        assert_eq!(WORDS.map(|(word, _)| role(&roles, word)), [Some(1), Some(0), Some(0), Some(2), None, None]);
     }
 
     #[test]

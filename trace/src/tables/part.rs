@@ -22,6 +22,8 @@ tables! {
         closed_cleanly: Option<bool>,
         /// File of the rank in messages.
         file: Text,
+        /// Places in the job's parallelism, as the names of the rank's file or processes say them.
+        roles: Option<Text>,
         /// First start of everything that was read.
         recorded_start_ns: Option<i64>,
         /// Last end of everything that was read.

@@ -339,6 +339,8 @@ tables! {
         device_name: Option<Text>,
         /// Universal id (UUID) of the rank's device.
         device_uuid: Option<Text>,
+        /// Places in the job's parallelism, as the names of the rank's file or processes say them: `DP 0, PP 0, TP 1`.
+        roles: Option<Text>,
         /// Launcher of the ranks: `openmpi`, `mpich`, `slurm`, `torchrun`, `none`, …
         launcher: Option<Text>,
         /// Versions of the programs and libraries, as JSON.

@@ -1,5 +1,6 @@
 //! A process as a rank.
 
+use trace::name_rules::roles::roles_in;
 use trace::{CollectiveRow, CommRow, OmissionRow, TimingSource};
 
 use crate::inspector::objects::{Object, Operation, Times};
@@ -59,6 +60,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
         pid: process.pid,
         clock_domain: format!("{}/utc", process.host),
         closed_cleanly: None,
+        roles: roles_in(&file).map(trace::Text::from),
         file: file.clone(),
     };
     data.outline.comms = process.comms.iter().map(|(id, comm)| comm_row(process.rank, *id, comm)).collect();

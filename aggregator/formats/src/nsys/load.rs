@@ -2,6 +2,7 @@
 
 use kineto::find_steps;
 use trace::Text;
+use trace::name_rules::roles::roles_in;
 use trace::rank::mark_below_operators;
 
 use crate::nsys::collectives::collectives;
@@ -33,6 +34,7 @@ pub(super) fn load(process: &Process, world_size: Option<i32>, max_memory_bytes:
         pid: process.pid(),
         clock_domain: process.clock_domain.to_string(),
         closed_cleanly: None,
+        roles: roles_in(&process.file.to_string_lossy()).map(Text::from),
         file: Text::from(process.file.to_string_lossy()),
     };
     let mut data = rows.into_rank(info, &loose, omissions);

@@ -12,6 +12,7 @@
 use kineto::find_steps;
 use rustc_hash::FxHashMap;
 use trace::name_rules::kind_of;
+use trace::name_rules::roles::roles_in;
 use trace::rank::{Launches, mark_below_operators};
 use trace::{DeviceRow, OmissionRow, Text};
 
@@ -60,6 +61,7 @@ pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) 
         host: process.host.clone(),
         pid: process.pid,
         clock_domain,
+        roles: roles_in(&file).map(Text::from),
         file,
         ..RankInfo::default()
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kineto::steps_of_marks;
 use rustc_hash::FxHashMap;
+use trace::name_rules::roles::roles_in;
 use trace::rank::mark_below_operators;
 use trace::{DeviceRow, OmissionRow, Text};
 
@@ -191,6 +192,7 @@ impl<'a> Loader<'a> {
             rank: claimed.rank,
             host: profile.host.clone(),
             clock_domain: profile.clock_domain(),
+            roles: roles_in(&profile.shown()).map(Text::from),
             file: profile.shown(),
             ..RankInfo::default()
         };

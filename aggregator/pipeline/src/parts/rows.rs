@@ -121,7 +121,7 @@ impl PartRows {
         // Ranks are joined when the parts are read again.
         let RankOutline { info, collectives, steps, comms, comm_ids: _, clock_samples, recorded_ns, has_device_rows } =
             outline;
-        let RankInfo { rank, world_size, host, pid, clock_domain, closed_cleanly, file } = info;
+        let RankInfo { rank, world_size, host, pid, clock_domain, closed_cleanly, roles, file } = info;
         self.mapped_ranks.push(MappedRankRow {
             rank,
             world_size,
@@ -130,6 +130,7 @@ impl PartRows {
             clock_domain: clock_domain.into(),
             closed_cleanly,
             file,
+            roles,
             recorded_start_ns: recorded_ns.map(|(start_ns, _)| start_ns),
             recorded_end_ns: recorded_ns.map(|(_, end_ns)| end_ns),
             has_device_rows,
@@ -349,6 +350,7 @@ impl Remaining {
                     pid: row.pid,
                     clock_domain: row.clock_domain.to_string(),
                     closed_cleanly: row.closed_cleanly,
+                    roles: row.roles,
                     file: row.file,
                 },
                 collectives,
