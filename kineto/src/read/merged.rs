@@ -44,16 +44,17 @@ pub(crate) struct MergedRank {
 /// Whether these bytes of a file have a process whose name says a rank. Then the whole file is read for its processes.
 pub(crate) fn name_a_rank(bytes: &[u8]) -> bool {
     const LONGEST: usize = 256;
-    let between = |from: usize, to: usize| String::from_utf8_lossy(&bytes[from..bytes.len().min(to)]);
+    let says_rank =
+        |from: usize, to: usize| RankName::of(&String::from_utf8_lossy(&bytes[from..bytes.len().min(to)])).is_some();
     let is_text = |at: usize| {
-        let at = at + "\"pid\"".len();
-        let behind = between(at, at + LONGEST);
-        let value = behind.trim_start().strip_prefix(':').map_or("", str::trim_start);
-        let text = value.strip_prefix('"').and_then(|text| text.split('"').next());
-        text.is_some_and(|text| RankName::of(text).is_some())
+        let value = bytes[at + "\"pid\"".len()..].trim_ascii_start();
+        let Some(value) = value.strip_prefix(b":") else { return false };
+        let Some(text) = value.trim_ascii_start().strip_prefix(b"\"") else { return false };
+        let from = bytes.len() - text.len();
+        says_rank(from, from + memchr::memchr(b'"', text).unwrap_or(text.len()).min(LONGEST))
     };
     // The arguments of a row may stand before its name.
-    let is_named = |at: usize| RankName::of(&between(at.saturating_sub(LONGEST), at + LONGEST)).is_some();
+    let is_named = |at: usize| says_rank(at.saturating_sub(LONGEST), at + LONGEST);
     memchr::memmem::find_iter(bytes, "\"pid\"").any(is_text)
         || memchr::memmem::find_iter(bytes, "\"process_name\"").any(is_named)
 }
