@@ -9,7 +9,7 @@ pub mod roles;
 
 use crate::rank::Kind;
 
-pub use kernels::{function_of, is_known_compute};
+pub use kernels::{called_function, function_of, is_known_compute};
 
 /// How the rows of a communication library are named on the host, and which rules count them.
 struct HostPrefix {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use trace::name_rules::{
-    hands_over_collective, is_communication_kernel_in_traces, is_host_collective, is_known_compute,
+    hands_over_collective, is_communication_kernel, is_communication_kernel_in_traces, is_host_collective,
+    is_known_compute,
 };
 use trace::rank::{Kind, Launches, NO_STEP, NONE, enclosing, mark_rows};
 use trace::{CollectiveRow, Op, StepRow};
@@ -88,8 +89,10 @@ impl Finder<'_> {
     fn kernels(&mut self) -> Vec<FoundCollective> {
         let events = &self.rows.events;
         let index = ExternalIds::collect(self.rows);
+        let candidates = self.candidates();
+        let custom = self.custom(&candidates);
         let mut contexts: Vec<(usize, Context)> =
-            self.candidates().into_iter().map(|row| (row, self.kernel_context(row, &index))).collect();
+            candidates.into_iter().map(|row| (row, self.kernel_context(row, &index))).collect();
         self.drop_helpers(&mut contexts);
         let mut streams: Vec<(i64, i64)> =
             contexts.iter().map(|(row, _)| (events.device[*row], events.stream[*row])).collect();
@@ -97,11 +100,32 @@ impl Finder<'_> {
         streams.dedup();
         self.only_stream = streams.len() <= 1;
         let coalesced = self.coalesced(&mut contexts);
-        contexts
+        let mut found: Vec<FoundCollective> = contexts
             .into_iter()
             .zip(coalesced)
             .filter_map(|((row, context), sum)| self.kernel(row, &context, sum))
-            .collect()
+            .collect();
+        // The groups of the others do not depend on the streams of these.
+        streams.extend(custom.iter().map(|row| (events.device[*row], events.stream[*row])));
+        streams.sort_unstable();
+        streams.dedup();
+        self.only_stream = streams.len() <= 1;
+        found.extend(custom.into_iter().filter_map(|row| self.kernel(row, &Context::default(), None)));
+        found
+    }
+
+    /// The kernels of servers that reduce among all ranks of a group. No row beside them says so: their names alone do.
+    fn custom(&self, candidates: &[usize]) -> Vec<usize> {
+        let Rows { events, names, .. } = self.rows;
+        let mut reduces: Vec<Option<bool>> = vec![None; names.len()];
+        let mut is_custom = |row: usize| {
+            *reduces[events.name[row] as usize].get_or_insert_with(|| {
+                let name = name_of(self.rows, row);
+                is_communication_kernel(name) && names::operation(name) == Some("allreduce")
+            })
+        };
+        let kernels = (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel);
+        kernels.filter(|row| is_custom(*row) && candidates.binary_search(row).is_err()).collect()
     }
 
     /// The kernels that may be collectives: by their names, by their arguments, or by the operator that launched them.

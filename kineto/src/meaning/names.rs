@@ -1,11 +1,16 @@
 //! Operations, algorithms and element types in names of kernels, operators and arguments. `trace::name_rules` decides
 //! which names are communication.
 
+use trace::name_rules::called_function;
+
 /// The operation, as in `collectives.op`, from a `Collective name` or the name of an operator, a range or a kernel;
 /// `None` if the name contains none.
 ///
 /// `sendrecv` is a point-to-point kernel without metadata: an all-to-all, or sends and receives.
 pub fn operation(name: &str) -> Option<&'static str> {
+    // Template arguments and parameters have scopes of their own.
+    let has_signature = name.contains("::") && name.contains(['<', '(']);
+    let name = if has_signature { called_function(name) } else { name };
     let start = name.rfind("::").map_or(0, |at| at + 2);
     let tail = &name[start..];
     let tail = tail.split_once(':').map_or(tail, |(_, rest)| rest);
@@ -30,6 +35,7 @@ pub fn operation(name: &str) -> Option<&'static str> {
         () if has("allgather") => "allgather",
         () if has("reducescatter") => "reducescatter",
         () if has("alltoall") => "alltoall",
+        () if has("crossdevicereduce") => "allreduce",
         () if has("sendrecv") => "sendrecv",
         () if has("broadcast") => "broadcast",
         () if has("reduce") => "reduce",
@@ -114,6 +120,22 @@ mod tests {
                 "mpi:all_reduce",
             ],
             Some("allreduce"),
+        );
+        check(
+            &[
+                "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals, vllm::Signal*)",
+                "void (anonymous namespace)::all_reduce_one_shot_push_kernel<__half, 4u>((anonymous namespace)::P, c10::X)",
+                "void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)",
+                "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(flashinfer::P)1>(flashinfer::Q)",
+                "void tensorrt_llm::kernels::oneShotAllReduceKernel<half, tensorrt_llm::X>(tensorrt_llm::kernels::AllReduceParams)",
+                "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>, __half>(__half const*)",
+            ],
+            Some("allreduce"),
+        );
+        check(&["void aiter::reduce_scatter_cross_device_store<aiter::T, 8>(aiter::RankData*)"], Some("reducescatter"));
+        check(
+            &["void at::native::vectorized<at::native::allreduce>(c10::send)", "void x::f<a::send>(b::all_reduce)"],
+            None,
         );
         check(
             &["_allgather_base", "c10d::_allgather_base_", "nccl:_all_gather_base", "mpi:all_gather"],

@@ -24,7 +24,7 @@ enum Place {
 use Place::{Function, Scope};
 
 /// Kernels that communicate, beside those that begin with the name of a library (`nccl…`). The comments name the sources.
-const COMMUNICATING: [(Place, &str); 36] = [
+const COMMUNICATING: [(Place, &str); 41] = [
     // HCCL of Ascend: rows `hcom_allReduce__…` of torch_npu's trace_view.json.
     (Function, "hcom_"),
     // DeepEP: deepseek-ai/DeepEP csrc/kernels/{internode,internode_ll,intranode,layout}.cu; the traces of
@@ -52,8 +52,13 @@ const COMMUNICATING: [(Place, &str); 36] = [
     (Function, "hybridCubeMeshAllReduceKernel"),
     (Scope, "c10d::symmetric_memory"),
     // Custom all-reduces: vllm-project/vllm csrc/custom_all_reduce.cuh; the same names in sgl-project/sglang
-    // sgl-kernel/csrc/allreduce and ROCm/aiter csrc/include/custom_all_reduce.cuh.
+    // sgl-kernel/csrc/allreduce and ROCm/aiter csrc/include/custom_all_reduce.cuh. Quick all-reduces: vllm-project/vllm
+    // csrc/quickreduce. SGLang's own: sgl-project/sglang python/sglang/jit_kernel/csrc/distributed.
     (Function, "cross_device_reduce_"),
+    (Function, "reduce_scatter_cross_device_store"),
+    (Function, "allreduce_prototype_"),
+    (Function, "all_reduce_one_shot_"),
+    (Function, "all_reduce_two_shot_"),
     // NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/customAllReduceKernels.cu.
     (Function, "oneShotAllReduceKernel"),
     (Function, "twoShotAllReduceKernel"),
@@ -66,6 +71,7 @@ const COMMUNICATING: [(Place, &str); 36] = [
     (Function, "moefinalize_allreduce_fusion_kernel_"),
     (Function, "oneshotAllreduceFusionKernel"),
     (Function, "twoshotAllreduceKernel"),
+    (Function, "twoshot_allreduce_kernel"),
     (Function, "moeA2ADispatchKernel"),
     (Function, "moeA2ACombineKernel"),
     // MSCCL++ and MSCCL: microsoft/mscclpp src/include/execution_kernel.hpp; ROCm/rccl src/include/msccl/msccl_kernel.h.
@@ -116,6 +122,11 @@ pub fn is_known_compute(name: &str) -> bool {
 pub fn function_of(name: &str) -> String {
     let path = Path::of(name);
     if path.parts.is_empty() { name.to_string() } else { path.parts.join("::") }
+}
+
+/// The function that a kernel's name calls, without its scopes: `combine`. The whole name, if it calls no function.
+pub fn called_function(name: &str) -> &str {
+    Path::of(name).function().unwrap_or(name)
 }
 
 /// The scopes and the function of a name, outermost first; anonymous namespaces are left out.
@@ -203,7 +214,7 @@ mod tests {
 
     /// Names from traces and profiles of the sources above, and the functions that they call.
     #[rustfmt::skip]
-    const COMMUNICATION: [(&str, &str); 33] = [
+    const COMMUNICATION: [(&str, &str); 38] = [
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
         ("ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f8e5m2(ncclSymkDevWorkArgs4K)", "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f8e5m2"),
         ("void ncclKernel_X<float>()", "ncclKernel_X"),
@@ -235,6 +246,20 @@ mod tests {
         ),
         ("void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)4, float>(P)", "flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel"),
         ("void ar_fusion::moe::moefinalize_allreduce_fusion_kernel_oneshot_lamport<bf16, 8>(P)", "ar_fusion::moe::moefinalize_allreduce_fusion_kernel_oneshot_lamport"),
+        ("void aiter::reduce_scatter_cross_device_store<std::bfloat16_t, 8>(aiter::RankData*)", "aiter::reduce_scatter_cross_device_store"),
+        (
+            "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half, 4>, true>, __half>(__half const*)",
+            "quickreduce::allreduce_prototype_twoshot",
+        ),
+        (
+            "void (anonymous namespace)::all_reduce_one_shot_push_kernel<__half, 4u, true>((anonymous namespace)::AllReducePushData, device::distributed::PushController)",
+            "all_reduce_one_shot_push_kernel",
+        ),
+        ("void (anonymous namespace)::all_reduce_two_shot_kernel<__half, 4u>((anonymous namespace)::P)", "all_reduce_two_shot_kernel"),
+        (
+            "void flashinfer::trtllm_mnnvl_allreduce::twoshot_allreduce_kernel<8, __nv_bfloat16>(__nv_bfloat16*)",
+            "flashinfer::trtllm_mnnvl_allreduce::twoshot_allreduce_kernel",
+        ),
         ("void moeA2ADispatchKernel<8, false>(int const*)", "moeA2ADispatchKernel"),
         ("void mscclpp::executionKernel<__half, mscclpp::LL16Packet>(int)", "mscclpp::executionKernel"),
         ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", "mscclKernel_Sum_half_Simple_false"),
@@ -281,7 +306,7 @@ mod tests {
     fn kernels_communicate_by_their_function() {
         for (name, function) in COMMUNICATION {
             assert!(communicates(name), "{name}");
-            assert_eq!(function_of(name), function);
+            assert_eq!((&*function_of(name), called_function(name)), (function, function.rsplit("::").next().unwrap()));
         }
         for name in OTHER {
             assert!(!communicates(name), "{name}");

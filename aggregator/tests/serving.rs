@@ -1,4 +1,5 @@
-//! Steps of traces in which no range of the host is a `ProfilerStep#N`: the printed `--step-marker` gives them, or ranges on devices do.
+//! Traces as those of servers: no range of the host is a `ProfilerStep#N`, and kernels of their own reduce. The printed
+//! `--step-marker` gives the steps, or ranges on devices do.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
@@ -14,17 +15,21 @@ use model::options::Options;
 use model::source::Source;
 use regex::Regex;
 use serde_json::{Value, json};
+use trace::Op;
 
 const STEPS: i64 = 6;
 const SLOW_RANK: i32 = 2;
 
 /// A job with a slow device, whose events `change` changes in each trace.
 fn traces(name: &str, change: impl Fn(&mut Vec<Value>)) -> PathBuf {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("step_markers").join(name);
-    let _ = fs::remove_dir_all(&place);
     let slow = Fault::SlowDevice { ranks: SLOW_RANK as usize..SLOW_RANK as usize + 1, permille: 200 };
-    let job = Job { steps: STEPS as usize, layers: 4, ..Job::new(Shape::Ddp, 4) }.fault(slow);
-    write(&job, &simulate(&job, 1).unwrap(), &place).unwrap();
+    changed(name, &Job { steps: STEPS as usize, layers: 4, ..Job::new(Shape::Ddp, 4) }.fault(slow), change)
+}
+
+fn changed(name: &str, job: &Job, change: impl Fn(&mut Vec<Value>)) -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serving").join(name);
+    let _ = fs::remove_dir_all(&place);
+    write(job, &simulate(job, 1).unwrap(), &place).unwrap();
     for rank in 0..job.ranks {
         let file = place.join(format!("rank{rank}.json"));
         let mut document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -133,13 +138,11 @@ fn compute(analysis: &Analysis) -> Vec<(i32, Option<i32>, i64)> {
 fn ranges_on_devices_are_steps_if_the_host_has_none() {
     let marked = of_traces(&traces("marked", |_| ()), None);
     is_answered(&marked, "marked on the host");
-    let without_host = |events: &mut Vec<Value>| {
-        mark_on_devices(events);
-        events.retain(|event| event["cat"] != "cpu_op" && event["cat"] != "user_annotation");
-    };
-    let changes: [(&str, fn(&mut Vec<Value>)); 2] = [("on_devices", mark_on_devices), ("devices_only", without_host)];
-    for (name, change) in changes {
-        let place = traces(name, change);
+    for (name, has_host) in [("on_devices", true), ("devices_only", false)] {
+        let place = traces(name, |events| {
+            mark_on_devices(events);
+            events.retain(|event| has_host || (event["cat"] != "cpu_op" && event["cat"] != "user_annotation"));
+        });
         let analysis = of_traces(&place, None);
         is_answered(&analysis, name);
         assert_eq!((compute(&analysis), &analysis.facts.steps), (compute(&marked), &marked.facts.steps), "{name}");
@@ -152,5 +155,42 @@ fn ranges_on_devices_are_steps_if_the_host_has_none() {
         let ingested = analyzed(&RunSource::open(&run).unwrap(), None);
         assert_eq!((is_note(&analysis), is_note(&ingested)), (4, 4), "{name}");
         assert_eq!(compute(&ingested), compute(&marked), "{name}");
+    }
+}
+
+/// Gives a trace all-reduces of which nothing but the names of their kernels says that they communicate.
+fn custom(events: &mut Vec<Value>) {
+    let is_record = |event: &Value| event["cat"] == "cpu_op" && !event["args"]["Collective name"].is_null();
+    events.retain(|event| !is_record(event) && !event["name"].as_str().is_some_and(|name| name.starts_with("c10d::")));
+    for event in events.iter_mut().filter(|event| event["cat"] == "kernel") {
+        if event["name"].as_str().is_some_and(|name| name.starts_with("nccl")) {
+            event["name"] =
+                "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*, vllm::RankSignals)".into();
+            event["args"].as_object_mut().unwrap().retain(|key, _| !key.contains(' '));
+        }
+    }
+}
+
+#[test]
+fn custom_all_reduces_make_ranks_wait_too() {
+    let analysis = of_traces(&traces("custom", custom), None);
+    is_answered(&analysis, "custom all-reduces");
+    let instances = &analysis.tables.collective_instances;
+    assert!(
+        instances.iter().all(|row| row.op == Op::AllReduce && row.complete && row.bytes.is_none()),
+        "{instances:?}"
+    );
+    assert!(analysis.tables.collective_waits.iter().any(|row| row.wait_ns > 0));
+}
+
+/// The kernels do not say in which group they reduce, so that no rank of another group may be blamed.
+#[test]
+fn custom_all_reduces_of_several_groups_blame_no_innocent_rank() {
+    for (tensor, is_slow) in [(2, false), (2, true), (4, false), (4, true)] {
+        let job = Job { steps: 8, layers: 4, ..Job::new(Shape::Tensor(tensor), 8) };
+        let slow = Fault::SlowDevice { ranks: 2..3, permille: 200 };
+        let job = if is_slow { job.fault(slow) } else { job };
+        let analysis = of_traces(&changed(&format!("groups-{tensor}-{is_slow}"), &job, custom), None);
+        assert_eq!(analysis.verdict.causes, if is_slow { vec![2] } else { vec![] }, "groups of {tensor}");
     }
 }
