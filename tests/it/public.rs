@@ -4,6 +4,7 @@
 //! is still wrong is marked with the reason. Its test fails as soon as the answer is right, so that the mark goes.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -213,10 +214,13 @@ cases! {
         says(&a.screen(0), &["SLOW RANK 2 — r1t07", "3 hosts", "clocks within"]);
         a.slow(2, 2.99);
     };
-    intra_inter_node [] |a| still_wrong("bandwidth by communicator is not on a page yet", || {
-        assert!(a.rows("communicators").iter().all(|row| row["nodes"].as_i64() >= Some(1)));
-        says(&a.run("analyze", &["--full"]).stdout, &["within a node", "between nodes"]);
-    });
+    intra_inter_node [] |a| {
+        let nodes = |row: &Value| (row["name"].as_str().unwrap().to_string(), row["nodes"].as_i64());
+        let expected = [("dp", 2), ("tp", 1)].map(|(name, nodes)| (name.to_string(), Some(nodes)));
+        let found: BTreeSet<_> = a.rows("communicators").iter().map(nodes).collect();
+        assert_eq!(found, BTreeSet::from(expected));
+        says(&a.run("analyze", &["--full"]).stdout, &["within a host", "across hosts", "busbw by communicator"]);
+    };
     long_names [] usual;
     many_gpus_one_process [] |a| {
         let screen = a.screen(0);

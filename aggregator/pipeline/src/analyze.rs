@@ -265,6 +265,11 @@ fn conclude(
             (row.comm_id, row.comm_name) = (Some(*comm_id), Some(name.clone()));
         }
     }
+    // One rank does not know the hosts of the others.
+    let nodes: BTreeMap<i64, Option<i32>> = tables.communicators.iter().map(|row| (row.comm_id, row.nodes)).collect();
+    for row in of_ranks.exposed_communication.iter_mut().filter(|row| row.nodes.is_none()) {
+        row.nodes = row.comm_id.and_then(|comm_id| *nodes.get(&comm_id)?);
+    }
     to_global_time(&mut of_ranks, &clocks);
     tables.append(of_ranks);
     tables.clock_fit = clocks.rows().to_vec();

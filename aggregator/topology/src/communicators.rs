@@ -1,6 +1,6 @@
 //! The communicators of the job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{CommOrigin, CommRow, CommunicatorRow, InstanceRow};
 
@@ -28,6 +28,11 @@ pub fn communicators(parts: &[RankPart], instances: &[InstanceRow]) -> Vec<Commu
         let mut collectives = parts.iter().flat_map(|part| &part.outline.collectives);
         row.name = collectives.find(|c| c.comm_id == row.comm_id).and_then(|c| c.comm_name.clone());
     }
+    let hosts: BTreeMap<i32, &str> =
+        parts.iter().map(|part| (part.outline.info.rank, &*part.outline.info.host)).collect();
+    for row in rows.values_mut().filter(|row| row.nodes.is_none()) {
+        row.nodes = nodes(row, &hosts);
+    }
     let mut rows: Vec<CommunicatorRow> = rows.into_values().collect();
     rows.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| (&a.ranks, &a.name).cmp(&(&b.ranks, &b.name))));
     rows
@@ -44,6 +49,13 @@ fn complete(row: &mut CommunicatorRow, comm: &CommRow) {
     if let Some(origin) = origins.max() {
         row.origin = origin.into();
     }
+}
+
+/// The number of hosts of a communicator; `None` unless all of its ranks and their hosts are known.
+fn nodes(row: &CommunicatorRow, hosts: &BTreeMap<i32, &str>) -> Option<i32> {
+    let host = |rank: &i32| hosts.get(rank).copied().filter(|host| !host.is_empty());
+    let of_all: Option<BTreeSet<&str>> = row.ranks.as_ref()?.iter().map(host).collect();
+    of_all.map(|hosts| hosts.len() as i32).filter(|hosts| *hosts > 0)
 }
 
 #[cfg(test)]
@@ -67,5 +79,24 @@ mod tests {
         let said: Vec<_> = rows.iter().map(|row| (row.comm_id, &*row.origin, row.instances, row.incomplete)).collect();
         assert_eq!(said, [(2, "stated", 1, 0), (1, "inferred", 2, 1)], "9 has no collective");
         assert_eq!(rows[1].description.as_deref(), Some("mesh_tp"));
+    }
+
+    #[test]
+    fn hosts_are_counted_only_if_all_are_known() {
+        let part = |rank: i32, host: &str| {
+            let mut part = RankPart::default();
+            (part.outline.info.rank, part.outline.info.host) = (rank, host.into());
+            part
+        };
+        let mut parts = [part(0, "a"), part(1, "a"), part(2, "b"), part(3, "")];
+        let comm = |comm_id, ranks: &[i32]| CommRow { comm_id, ranks: Some(ranks.to_vec()), ..CommRow::default() };
+        let recorded = CommRow { nodes: Some(7), ..comm(5, &[0, 1]) };
+        let unlisted = CommRow { comm_id: 6, ..CommRow::default() };
+        parts[0].outline.comms =
+            vec![comm(1, &[0, 1]), comm(2, &[0, 2]), comm(3, &[0, 3]), comm(4, &[0, 9]), recorded, unlisted];
+        let instances: Vec<_> = (1..=6).map(|comm_id| InstanceRow { comm_id, ..InstanceRow::default() }).collect();
+        let mut nodes: Vec<_> = communicators(&parts, &instances).iter().map(|row| (row.comm_id, row.nodes)).collect();
+        nodes.sort_unstable();
+        assert_eq!(nodes, [(1, Some(1)), (2, Some(2)), (3, None), (4, None), (5, Some(7)), (6, None)]);
     }
 }

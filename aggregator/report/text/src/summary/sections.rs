@@ -6,7 +6,7 @@ use trace::{BucketTimingRow, OmissionRow, StandsOn, StragglerRow};
 
 use crate::grid::Grid;
 use crate::summary::brief::sums;
-use crate::summary::exposed::by_origin;
+use crate::summary::exposed::{bandwidths, by_origin};
 use crate::summary::style::{TerminalStyle, bias, choose, heading, not_shown, sentence, verdict_style};
 use model::analysis::Analysis;
 use model::rank_order::by_prominence;
@@ -61,6 +61,7 @@ pub(super) fn overlap(text: &mut String, analysis: &Analysis, terminal: &Termina
         .number("with waits GB/s", 2, rate(&|r| r.busbw_incl_wait_gbs));
     text.push_str(&grid.render(terminal.width, terminal.colour));
     not_shown(text, total - rows.len(), "kind", terminal);
+    bandwidths(text, analysis, terminal);
     let incomplete = instances.iter().filter(|i| !i.complete).count();
     if incomplete > 0 {
         let words =
