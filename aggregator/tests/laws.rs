@@ -18,6 +18,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use drawn::{SimulatedSource, check_source};
 use fixtures::data::{places, real_traces};
 use fixtures::simulator::{Job, Shape, all as scenarios, find, simulate, write};
 use formats::format::OpenOptions;
@@ -58,6 +59,15 @@ impl Checked {
             );
         }
         fs::remove_dir_all(&run).unwrap();
+    }
+
+    /// A simulated job in memory has the analysis of its traces.
+    fn in_memory(&mut self, name: &str, source: &SimulatedSource, files: &Analysis) {
+        check_source(source);
+        let analysis = pipeline::analyze(source, &Options::default(), &|_, _| ()).unwrap();
+        let verdict = (analysis.verdict != files.verdict).then(|| format!("the verdict: {:?}", analysis.verdict));
+        let found = differences(files, &analysis).into_iter().chain(verdict);
+        self.broken.extend(found.map(|what| format!("{name}: in memory differs {what}")));
     }
 
     fn analysis(&mut self, name: &str, analysis: &Analysis) {
@@ -225,9 +235,13 @@ fn scratch(name: &str) -> PathBuf {
 
 fn simulated(checked: &mut Checked, scenario: &str, seed: u64) {
     let job = find(scenario).unwrap().job(seed);
-    let place = scratch(&format!("{scenario}-{seed}"));
-    write(&job, &simulate(&job, seed).unwrap(), &place).unwrap();
-    checked.input(&format!("{scenario} {seed}"), std::slice::from_ref(&place));
+    let (name, place) = (format!("{scenario} {seed}"), scratch(&format!("{scenario}-{seed}")));
+    let truth = simulate(&job, seed).unwrap();
+    write(&job, &truth, &place).unwrap();
+    checked.input(&name, std::slice::from_ref(&place));
+    if let Some(source) = SimulatedSource::of(&job, &truth) {
+        checked.in_memory(&name, &source, &analyzed(std::slice::from_ref(&place)).unwrap());
+    }
     fs::remove_dir_all(&place).unwrap();
 }
 
