@@ -133,7 +133,12 @@ fn scored(scenario: &Scenario, job: &Job, truth: &Simulated, analysis: &Value) -
     let clocks: Vec<Value> = score
         .clocks
         .iter()
-        .map(|c| json!({"rank": c.rank, "clock": c.clock, "off_ns": c.off_ns, "error_ns": c.error_ns, "bias_ns": c.bias_ns, "bound_ns": c.bound_ns}))
+        .map(|c| {
+            json!({
+                "rank": c.rank, "clock": c.clock, "off_ns": c.off_ns,
+                "error_ns": c.error_ns, "bias_ns": c.bias_ns, "bound_ns": c.bound_ns,
+            })
+        })
         .collect();
     Ok(json!({
         "name": scenario.name,

@@ -1,5 +1,7 @@
 //! Simulated ranks that are made without a trace are those that the reader gives of the trace.
 
+#![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
+
 use fixtures::simulator::{Job, MS, Schedule, Shape, all, ranks, simulate, write};
 use kineto::{PlanOptions, load, plan};
 use trace::Text;
