@@ -13,7 +13,9 @@ use crate::profile::{Group, Key, Measure, RunProfile};
 use crate::result::{Diff, DiffRow, DiffVerdict, Judgement, Place, RunFacts};
 use crate::same_job::require_same_job;
 use crate::sample::{Estimates, Sample};
-use crate::unlike::{Aspect, difference, differences, names_match, refuse_cuts, refused_shapes, shapes, size};
+use crate::unlike::{
+    Aspect, difference, differences, moves_other_bytes, names_match, refuse_cuts, refused_shapes, shapes, size,
+};
 use model::Error;
 use model::units::ns;
 
@@ -85,7 +87,8 @@ pub fn compare(a: &[Named], b: &[Named], method: &Method, mut omissions: Vec<Omi
     }
     let few = samples_a.iter().chain(&samples_b).any(|sample| sample.steps() < method.least_steps);
     diff.verdict.too_few_steps = few && a.len().min(b.len()) < LEAST_RUNS;
-    judge(&mut diff, (step_ns, smallest_ns), !names_match || ranks.why_not.is_some());
+    let is_unlike = !names_match || ranks.why_not.is_some() || moves_other_bytes(&diff.differences);
+    judge(&mut diff, (step_ns, smallest_ns), is_unlike);
     Ok(diff)
 }
 

@@ -252,6 +252,16 @@ fn unlike_runs_are_compared_by_their_step_and_by_category() {
     let like = judged(&side(1, "A100", &[]), &side(4, "A100", &faster));
     assert_eq!((like.differences.len(), like.heading()), (0, Heading::Slower), "{:?}", like.verdict);
     assert!(like.rows.iter().all(|row| row.key != category));
+    // Twice the bytes are other work of equal names.
+    let with_bytes = |mut runs: [(String, RunProfile); 3], bytes: i64| {
+        runs.iter_mut().for_each(|run| run.1.collective_bytes = bytes);
+        runs
+    };
+    let sides = [(side(1, "A100", &[]), 1 << 30), (side(4, "A100", &faster), 2 << 30)];
+    let [a, b] = sides.map(|(runs, bytes)| with_bytes(runs, bytes));
+    let other_bytes = judged(&a, &b);
+    assert_eq!(other_bytes.heading(), Heading::Faster, "{:?}", other_bytes.verdict);
+    assert!(other_bytes.rows.iter().all(|row| row.key != category), "the names match");
     let unlike = judged(&side(1, "A100", &[]), &side(4, "H100", &faster));
     assert_eq!(unlike.heading(), Heading::Faster, "{:?}", unlike.verdict);
     assert!(unlike.verdict.sentence.starts_with("the step is faster by"), "{}", unlike.verdict.sentence);

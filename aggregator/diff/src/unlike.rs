@@ -147,6 +147,11 @@ pub(super) fn names_match(differences: &[Difference]) -> bool {
     !differences.iter().any(named)
 }
 
+/// Whether the collectives of a step move other numbers of bytes, so that the work of a step is another.
+pub(super) fn moves_other_bytes(differences: &[Difference]) -> bool {
+    differences.iter().any(|one| one.what == Aspect::CollectiveBytes)
+}
+
 /// Why rows of one name and other shapes are not compared; `None` if there are none.
 pub(super) fn refused_shapes(other_shapes: &[OtherShapes]) -> Option<String> {
     let first = other_shapes.first()?;
