@@ -3,7 +3,8 @@
 //! A kernel has the times of a collective. It is one by its name, by its own arguments, or because the operator of a
 //! collective launched it. Its operation, size and group come from the best of these: its own arguments (torch ≥ 2.4);
 //! the `record_param_comms` around its launch, found by correlation and nesting, by External id or by order; the
-//! `nccl:…` and `c10d::…` ranges around the launch; records that were coalesced into it; its name alone (CUDA graphs).
+//! `nccl:…` and `c10d::…` ranges around the launch; records that were coalesced into it; its name alone (CUDA graphs,
+//! all-reduces of servers).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
