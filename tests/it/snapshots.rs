@@ -146,6 +146,7 @@ jobs! {
     gloo8_slow5: "examples/traces",
     gloo4_slow2_stack: "examples/traces",
     torch_plain: "fixtures/inputs",
+    torch_merged: "fixtures/inputs",
     run_slow: "fixtures/inputs",
     ddp_balanced: "fixtures/inputs",
     ddp_slow_host: "fixtures/inputs",

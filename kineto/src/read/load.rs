@@ -173,9 +173,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         report.remarks.push(format!("rank {rank} of all replicas"));
     }
     let (launches, Steps { rows: mut steps, left_out }) = report.launches_and_steps(&mut rows);
-    let cut = cut_overlong_kernels(&mut rows.events, &rows.names, &launches);
-    let why = "they end after the next kernel of their stream has ended; taken as ended where it begins";
-    report.add("lengths of kernels", cut, OmissionKind::Note, why);
+    report.add_cut(cut_overlong_kernels(&mut rows.events, &rows.names, &launches));
     if let Some(window) = file.window {
         number_steps(&mut steps, window, &rows.events, rank);
     }
@@ -355,6 +353,11 @@ impl Report {
             self.lose("dump of the Flight Recorder", 1, &format!("{}: {why}", file_name(path)));
             Dump::default()
         })
+    }
+
+    fn add_cut(&mut self, kernels: i64) {
+        let why = "they end after the next kernel of their stream has ended; taken as ended where it begins";
+        self.add("lengths of kernels", kernels, OmissionKind::Note, why);
     }
 
     fn add_collectives(&mut self, found: &Collectives) {
