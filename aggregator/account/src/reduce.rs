@@ -13,6 +13,7 @@ use crate::measured::{Measured, Shown, step_ns};
 use crate::replay::Replay;
 use crate::replayed::Replayed;
 use crate::rows::{JudgedRanks, LeftOut, omissions, step_rows, wait_rows};
+use crate::scaled::Scaled;
 use crate::stragglers::Stragglers;
 use crate::transfers;
 use measure::own_time::OwnTime;
@@ -49,12 +50,12 @@ pub fn reduce_replayed<K>(
     keep: impl FnOnce(Replayed) -> K,
 ) -> (Stragglers, K) {
     let followed = Followed::of(&mut own_time, instances, clocks, on_paths, thresholds);
-    let Followed { join, per_step, excess, counted, replay, clock_error_ns, job_path } = followed;
+    let Followed { join, per_step, excess, counted, replay, clock_error_ns, job_path, scaled } = followed;
     forget_stretches(&mut own_time);
     let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
     let ranges = Ranges::of((&parts, &join.same_work.baseline), &excess.steps, per_step, thresholds);
-    let replayed = Replayed::of(replay, &parts, &join.same_work.stages, per_step);
+    let replayed = Replayed::of((replay, scaled), &parts, &join.same_work.stages, per_step);
     let replay = &replayed.replay;
     let alone_ns = replay.alone_ns();
     let measured = Measured {
@@ -124,6 +125,7 @@ struct Followed {
     replay: Replay,
     clock_error_ns: Vec<Option<i64>>,
     job_path: Vec<JobPathRow>,
+    scaled: Option<Scaled>,
 }
 
 impl Followed {
@@ -137,6 +139,7 @@ impl Followed {
         let parts = by_rank(own_time);
         let mut join = Join::of(&parts, instances, to_global);
         let per_step = PerStep::of(&parts);
+        let scaled = Scaled::of(&parts, &join, to_global);
         if on_paths.is_some() {
             forget_stretches(own_time);
         }
@@ -146,7 +149,7 @@ impl Followed {
         let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
         let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
         let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), on_paths);
-        Self { join, per_step, excess, counted, replay, clock_error_ns, job_path }
+        Self { join, per_step, excess, counted, replay, clock_error_ns, job_path, scaled }
     }
 }
 

@@ -6,6 +6,7 @@ use trace::PipelineRow;
 
 use crate::rebucket::{Bound, Gradients};
 use crate::replay::{Change, Replay};
+use crate::scaled::Scaled;
 use measure::own_time::OwnTime;
 use topology::per_step::PerStep;
 
@@ -22,6 +23,19 @@ pub struct Different {
     pub bucket_bytes: Option<i64>,
     /// The assumption about values that the recording does not hold.
     pub bound: Bound,
+}
+
+impl Different {
+    /// Whether nothing but the times of transfers is different.
+    fn only_scales(&self) -> bool {
+        !self.scales.is_empty() && *self == Self { scales: self.scales.clone(), bound: self.bound, ..Self::default() }
+    }
+
+    /// The factor of the transfers of a communicator.
+    fn scale_of(&self, comm_id: i64) -> f64 {
+        let found = self.scales.iter().find(|(choice, _)| choice.is(comm_id));
+        found.map_or(1.0, |(_, scale)| *scale)
+    }
 }
 
 /// Communicators whose transfers change.
@@ -41,6 +55,8 @@ impl CommChoice {
 #[derive(Debug)]
 pub struct Replayed {
     pub(super) replay: Replay,
+    /// The graph of the run, for other times of transfers.
+    scaled: Option<Scaled>,
     /// Ascending.
     pub(super) ranks: Vec<i32>,
     /// For each of them, the position of the lowest rank of its stage.
@@ -51,9 +67,14 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    pub(super) fn of(replay: Replay, parts: &[&OwnTime], stages: &[usize], per_step: PerStep) -> Self {
+    pub(super) fn of(
+        (replay, scaled): (Replay, Option<Scaled>),
+        parts: &[&OwnTime],
+        stages: &[usize],
+        per_step: PerStep,
+    ) -> Self {
         let ranks = parts.iter().map(|part| part.rank).collect();
-        Self { replay, ranks, stages: stages.to_vec(), per_step, gradients: Gradients::default() }
+        Self { replay, scaled, ranks, stages: stages.to_vec(), per_step, gradients: Gradients::default() }
     }
 
     /// The ranks that were replayed, ascending.
@@ -61,10 +82,22 @@ impl Replayed {
         &self.ranks
     }
 
-    /// The lengths of the steps with collectives, to the ends of their last ones; per step of the job, if only some of them have
-    /// collectives. `None` if the replay cannot follow: no step has two buckets, which show when gradients are ready, or ranks call
-    /// collectives in orders that contradict each other.
-    pub fn step_lengths_ns(&self, different: &Different) -> Option<Vec<i64>> {
+    /// The lengths of the steps as recorded, and with something different. `None` if the replay cannot follow: no step has two buckets,
+    /// which show when gradients are ready, or ranks call collectives in orders that contradict each other.
+    ///
+    /// Other times of transfers are replayed by the graph of the run. Everything else is replayed by the collectives, of the steps that
+    /// have some, to the ends of their last ones; per step of the job, if only some of them have collectives.
+    pub fn step_lengths_ns(&self, different: &Different) -> Option<[Vec<i64>; 2]> {
+        if let Some(scaled) = self.scaled.as_ref().filter(|_| different.only_scales()) {
+            return Some([
+                scaled.step_lengths_ns(&|_| 1.0),
+                scaled.step_lengths_ns(&|comm_id| different.scale_of(comm_id)),
+            ]);
+        }
+        Some([self.by_collectives_ns(&Different::default())?, self.by_collectives_ns(different)?])
+    }
+
+    fn by_collectives_ns(&self, different: &Different) -> Option<Vec<i64>> {
         let rebucketed = match different.bucket_bytes {
             Some(bytes) => Some(self.replay.rebucketed(bytes, &self.gradients, different.bound)?),
             None => None,
@@ -73,10 +106,7 @@ impl Replayed {
         let blocking = if different.blocks { Some(replay.blocking()?) } else { None };
         let replay = blocking.as_ref().unwrap_or(replay);
         let is_typical = |rank: usize| self.ranks.get(rank).is_some_and(|rank| different.typical.contains(rank));
-        let scale_of = |comm_id: i64| {
-            let found = different.scales.iter().find(|(choice, _)| choice.is(comm_id));
-            found.map_or(1.0, |(_, scale)| *scale)
-        };
+        let scale_of = |comm_id: i64| different.scale_of(comm_id);
         let mut earlier_ns = if different.scales.is_empty() { Vec::new() } else { replay.scaled_ns(&scale_of) };
         if different.bound == Bound::Long && !different.typical.is_empty() {
             earlier_ns.resize(replay.nodes.len(), 0);
@@ -103,8 +133,12 @@ impl Replayed {
         .collect()
     }
 
-    /// By how much the replay with nothing changed differs from the recording, for each of `steps` steps.
-    pub fn error_ns(&self, steps: usize) -> i64 {
-        self.replay.discrepancy_ns() / steps.max(1) as i64
+    /// The error of a replayed step: by how much the replay with nothing changed differs from the recording, for each of `steps` steps.
+    /// The graph of the run does not differ; its error is the time that it does not explain.
+    pub fn error_ns(&self, different: &Different, steps: usize) -> i64 {
+        match self.scaled.as_ref().filter(|_| different.only_scales()) {
+            Some(scaled) => scaled.unexplained_ns(),
+            None => self.replay.discrepancy_ns() / steps.max(1) as i64,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod build;
 mod drawn;
+mod graph;
 mod job_path;
 mod kin;
 mod kineto;

@@ -5,6 +5,7 @@ pub mod by_name;
 pub mod communication;
 pub mod critical;
 pub mod device;
+pub mod graph;
 pub mod idle;
 pub mod lost_launches;
 pub mod map;

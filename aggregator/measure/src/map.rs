@@ -1,5 +1,7 @@
 //! The map: reduces one rank to a part that is small enough to hold for every rank of a large run.
 
+use std::sync::Arc;
+
 use trace::Tables;
 
 use crate::breakdown::{Activity, Breakdown, Parts, breakdown, hta_temporal};
@@ -7,6 +9,7 @@ use crate::by_name::stats;
 use crate::communication::{CommunicationEvidence, evidence};
 use crate::critical::critical_path;
 use crate::device::{View, device_tables};
+use crate::graph::RankGraph;
 use crate::idle::idle_breakdown;
 use crate::lost_launches::LostLaunches;
 use crate::memory::memory_tables;
@@ -26,7 +29,16 @@ use model::{Collective, RankData};
 use trace::rank::Launches;
 
 /// Reduces a rank to its part. `time` is the selected span in the rank's clock.
-pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
+pub fn map_rank(data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
+    map(data, options, time, false)
+}
+
+/// The same, and keeps the graph of the rank's work.
+pub fn map_rank_with_graph(data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
+    map(data, options, time, true)
+}
+
+fn map(mut data: RankData, options: &Options, time: Option<Interval>, keeps_graph: bool) -> RankPart {
     if let Some(marker) = &options.step_marker {
         mark_steps(&mut data, marker);
     }
@@ -46,7 +58,7 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
     let launches = Launches::collect(&data.events);
     let windows = Windows::of(&data.outline.steps);
     // Halves of about equal length, divided again, keep all cores busy even for a single rank.
-    let ((of_device, exposed_ns), (of_host, straggler, communication)) = rayon::join(
+    let ((of_device, exposed_ns), (of_host, mut straggler, communication)) = rayon::join(
         || {
             let lost = LostLaunches::of(&data, &launches);
             let breakdown = breakdown(&data, &lost, &scope);
@@ -67,6 +79,9 @@ pub fn map_rank(mut data: RankData, options: &Options, time: Option<Interval>) -
         },
         || of_host(&data, options, &scope, &launches),
     );
+    if keeps_graph {
+        straggler.graph = RankGraph::of(&data, &launches).map(Arc::new);
+    }
     let overhead = overhead_of_steps(&data, &keep);
     let mut tables = Tables { omissions: data.omissions, ..Tables::default() };
     tables.append(of_device);

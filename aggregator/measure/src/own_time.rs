@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use trace::{Phase, StepRow};
 
+use crate::graph::RankGraph;
 pub use crate::own_time::path_work::{Done, PathWork};
 use crate::own_time::path_work::{Waits, path_steps};
 pub use crate::own_time::ranges::RangePart;
@@ -50,6 +51,8 @@ pub struct OwnTime {
     pub without_waits: bool,
     /// If waits that the rank recorded tell its work from waiting: the same without them. See [`of_run`].
     pub by_operators: Option<Box<OwnTime>>,
+    /// Its work as a graph; `None` unless that was asked for.
+    pub graph: Option<Arc<RankGraph>>,
 }
 
 /// The data of one rank that the critical path of the job needs.
@@ -106,7 +109,7 @@ pub fn of_run(ranks: Vec<OwnTime>) -> Vec<OwnTime> {
     let mut on_hosts = ranks.iter().filter(|rank| !rank.has_device && !rank.stretches.is_empty());
     let all_record_waits = on_hosts.all(|rank| rank.by_operators.is_some());
     let chosen = |mut rank: OwnTime| match rank.by_operators.take().filter(|_| !all_record_waits) {
-        Some(by_operators) => *by_operators,
+        Some(by_operators) => OwnTime { graph: rank.graph, ..*by_operators },
         None => rank,
     };
     ranks.into_iter().map(chosen).collect()
@@ -160,6 +163,7 @@ fn beside(rank: &RankData, work: &IntervalSet, operating: Option<&Coverage>, thr
         path: Arc::new(path),
         without_waits: false,
         by_operators: None,
+        graph: None,
     }
 }
 

@@ -82,8 +82,11 @@ pub struct WhatIf {
 /// # Errors
 /// The reason why it cannot be replayed.
 pub fn predict(analyzed: &AnalyzedReplay, asked: &Asked) -> Result<WhatIf, &'static str> {
+    // Other changes are replayed together with those of ranks.
+    let only_scale = asked == &Asked { comm_scale: asked.comm_scale, ..Asked::default() };
+    let base = if only_scale { asked.different(&analyzed.replayed) } else { Different::default() };
     let predictor =
-        Predictor::of(&analyzed.replayed).ok_or("what-if needs steps in which at least two ranks recorded the same collectives; give it the traces of all ranks")?;
+        Predictor::of(&analyzed.replayed, &base).ok_or("what-if needs steps in which at least two ranks recorded the same collectives; give it the traces of all ranks")?;
     if asked.bucket_mb.is_some() && runs_on_devices(&analyzed.analysis) {
         return Err(BUCKETS_ON_DEVICES);
     }
@@ -161,26 +164,27 @@ struct Predictor<'a> {
 }
 
 impl<'a> Predictor<'a> {
-    fn of(replayed: &'a Replayed) -> Option<Self> {
-        let recorded_ns = replayed.step_lengths_ns(&Different::default())?;
-        let error_ns = replayed.error_ns(recorded_ns.len());
+    /// The lengths as recorded are those with which a replay of `different` is compared.
+    fn of(replayed: &'a Replayed, different: &Different) -> Option<Self> {
+        let [recorded_ns, _] = replayed.step_lengths_ns(different)?;
+        let error_ns = replayed.error_ns(different, recorded_ns.len());
         (!recorded_ns.is_empty()).then_some(Self { replayed, recorded_ns, error_ns })
     }
 
     fn predict(&self, change: String, different: &Different) -> Option<Prediction> {
-        let lengths_ns = self.replayed.step_lengths_ns(different)?;
-        let saved_ns: Vec<i64> =
-            self.recorded_ns.iter().zip(&lengths_ns).map(|(before, after)| before - after).collect();
+        let [recorded_ns, lengths_ns] = self.replayed.step_lengths_ns(different)?;
+        let error_ns = self.replayed.error_ns(different, lengths_ns.len());
+        let saved_ns: Vec<i64> = recorded_ns.iter().zip(&lengths_ns).map(|(before, after)| before - after).collect();
         let (saved, step) = (mean_ns(&saved_ns), mean_ns(&lengths_ns));
         // By how much the steps may be shorter or longer by what the recording leaves open.
         let open_ns = |bound: Bound| {
-            let lengths_ns = self.replayed.step_lengths_ns(&Different { bound, ..different.clone() })?;
+            let [_, lengths_ns] = self.replayed.step_lengths_ns(&Different { bound, ..different.clone() })?;
             Some(mean_ns(&lengths_ns) - step)
         };
         let (shorter_ns, longer_ns) = (open_ns(Bound::Short)?.min(0), open_ns(Bound::Long)?.max(0));
-        let around = |ns: i64, error_ns: Option<f64>, (below_ns, above_ns): (i64, i64)| {
-            let error_ns = error_ns.map(|error_ns| error_ns.round() as i64 + self.error_ns);
-            (error_ns.map(|error_ns| ns + below_ns - error_ns), error_ns.map(|error_ns| ns + above_ns + error_ns))
+        let around = |ns: i64, scatter_ns: Option<f64>, (below_ns, above_ns): (i64, i64)| {
+            let off_ns = scatter_ns.map(|scatter_ns| scatter_ns.round() as i64 + error_ns);
+            (off_ns.map(|off_ns| ns + below_ns - off_ns), off_ns.map(|off_ns| ns + above_ns + off_ns))
         };
         let (saved_low_ns, saved_high_ns) = around(saved, error_of_mean_ns(&saved_ns, 0.0), (-longer_ns, -shorter_ns));
         let (step_low_ns, step_high_ns) = around(
@@ -197,7 +201,7 @@ impl<'a> Predictor<'a> {
             saved_low_ns,
             saved_high_ns,
         };
-        Some(prediction.possible(mean_ns(&self.recorded_ns)))
+        Some(prediction.possible(mean_ns(&recorded_ns)))
     }
 
     fn asked(&self, asked: &Asked, analysis: &Analysis) -> Option<Prediction> {

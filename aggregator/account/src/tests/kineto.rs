@@ -5,7 +5,7 @@ use std::path::Path;
 use align::matching::match_collectives;
 use formats::kineto::KinetoSource;
 use model::source::Source;
-use model::{Instance, RankData};
+use model::{Instance, RankData, RankOutline};
 
 /// Loads all ranks of a folder.
 pub(super) fn load(folder: &Path) -> Vec<RankData> {
@@ -15,5 +15,10 @@ pub(super) fn load(folder: &Path) -> Vec<RankData> {
 
 /// The matched collectives of `ranks`.
 pub(super) fn matched(ranks: &[RankData]) -> Vec<Instance> {
-    match_collectives(&ranks.iter().map(|rank| &rank.outline).collect::<Vec<_>>()).0
+    matched_of(ranks.iter().map(|rank| &rank.outline))
+}
+
+/// The same, of outlines.
+pub(super) fn matched_of<'a>(outlines: impl Iterator<Item = &'a RankOutline>) -> Vec<Instance> {
+    match_collectives(&outlines.collect::<Vec<_>>()).0
 }

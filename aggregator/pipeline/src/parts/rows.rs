@@ -193,6 +193,8 @@ impl PartRows {
             path,
             without_waits,
             by_operators,
+            // Only what replays the run in the same process keeps it.
+            graph: _,
         } = own;
         let ranges_dropped = ranges_dropped as i64;
         self.own_time.push(OwnTimeRow { rank, without_waits, has_device, has_work, ranges_dropped, dropped_max_ns });
@@ -448,6 +450,7 @@ impl Remaining {
             path: Arc::new(PathWork::of_rows(of_basis!(path_cuts).map(|row| cut(&row)))),
             without_waits,
             by_operators: None,
+            graph: None,
         }
     }
 }

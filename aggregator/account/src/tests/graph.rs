@@ -1,0 +1,65 @@
+//! The graph of simulated jobs of every shape.
+
+use drawn::SimulatedSource;
+use fixtures::simulator::{Job, Shape, simulate};
+use measure::map::map_rank_with_graph;
+use measure::own_time::{OwnTime, of_run};
+use model::options::Options;
+use model::source::Source;
+use topology::join::{Join, by_rank};
+
+use crate::scaled::Scaled;
+use crate::tests::kineto::matched_of;
+
+const SHAPES: [Shape; 13] = [
+    Shape::Ddp,
+    Shape::Gloo,
+    Shape::Hierarchical,
+    Shape::TwoCommunicators,
+    Shape::Fsdp { two_streams: false },
+    Shape::Fsdp { two_streams: true },
+    Shape::Hsdp,
+    Shape::Tensor(2),
+    Shape::ContextRing(2),
+    Shape::Pipeline { stages: 2, tensor: 1 },
+    Shape::Experts,
+    Shape::Rooted,
+    Shape::Halo,
+];
+
+/// The graph of a job on one clock.
+fn scaled(shape: Shape) -> Scaled {
+    let job = Job { steps: 5, layers: 4, host_ranks: 2, ..Job::new(shape, 4) };
+    let source = SimulatedSource::of(&job, &simulate(&job, 1).unwrap()).unwrap();
+    let map = |rank: i32| map_rank_with_graph(source.load(rank).unwrap(), &Options::default(), None);
+    let mut parts: Vec<_> = source.ranks().into_iter().map(map).collect();
+    let instances = matched_of(parts.iter().map(|part| &part.outline));
+    let own_time: Vec<OwnTime> = of_run(parts.iter_mut().map(|part| *part.straggler.take().unwrap()).collect());
+    let parts = by_rank(&own_time);
+    let one_clock = |_: i32, _: bool, ns: i64| ns;
+    let join = Join::of(&parts, instances, &one_clock);
+    Scaled::of(&parts, &join, &one_clock).unwrap()
+}
+
+/// Invariant (sums): The graph of a run with nothing changed is as long as the recording, to the ns, and the steps sum to it.
+#[test]
+fn the_unchanged_graph_is_the_recording() {
+    for shape in SHAPES {
+        let scaled = scaled(shape);
+        let bounds_ns = scaled.bounds_ns(&scaled.graph.recorded_ns());
+        assert_eq!((bounds_ns.len(), bounds_ns.last()), (6, Some(&scaled.graph.end_ns)), "{shape:?}");
+        assert!(bounds_ns.is_sorted(), "{shape:?}: {bounds_ns:?}");
+    }
+}
+
+/// Nothing changed saves nothing; shorter transfers make no run longer, longer ones none shorter.
+#[test]
+fn the_run_follows_its_transfers() {
+    for shape in SHAPES {
+        let scaled = scaled(shape);
+        let length_ns = |scale: f64| scaled.step_lengths_ns(&|_| scale).iter().sum::<i64>();
+        let lengths_ns = [0.0, 0.5, 1.0, 2.0].map(length_ns);
+        assert!(lengths_ns.is_sorted(), "{shape:?}: {lengths_ns:?}");
+        assert!(lengths_ns[3] > lengths_ns[2], "{shape:?}: {lengths_ns:?}");
+    }
+}

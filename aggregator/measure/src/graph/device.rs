@@ -1,0 +1,77 @@
+//! The calls and the work of a rank with devices.
+
+use rustc_hash::FxHashMap;
+
+use super::build::{Input, Work};
+use super::calls::Calls;
+use super::usual::Usual;
+use model::{Kind, RankData};
+use trace::rank::Launches;
+
+/// What the graph of a rank with device rows is built from; `None` if nothing was recorded.
+pub(super) fn input(rank: &RankData, launches: &Launches) -> Option<Input> {
+    let mut calls = Calls::of(rank, launches);
+    let (mut works, streams) = works(rank, launches, &calls);
+    let (mut usual, early_ns) = Usual::of(&works);
+    if early_ns > 0 {
+        calls.shift(-early_ns);
+        works.iter_mut().for_each(|work| work.called_ns = work.called_ns.map(|ns| ns - early_ns));
+        usual = Usual::of(&works).0;
+    }
+    let (begin_ns, _) = rank.outline.recorded_ns?;
+    Some(Input {
+        begin_ns: begin_ns - early_ns,
+        host_end_ns: host_end_ns(rank)? - early_ns,
+        collectives: rank.outline.collectives.len(),
+        calls,
+        works,
+        streams,
+        usual,
+        early_ns,
+        has_device: true,
+    })
+}
+
+/// When the host did the last that was recorded; before everything if it recorded nothing.
+pub(super) fn host_end_ns(rank: &RankData) -> Option<i64> {
+    let events = &rank.events;
+    let is_host =
+        |row: &usize| matches!(events.kind[*row], Kind::CpuOp | Kind::Runtime | Kind::Driver | Kind::UserAnnotation);
+    let ends_ns = (0..events.len()).filter(is_host).map(|row| events.end_ns(row));
+    Some(ends_ns.max().unwrap_or(rank.outline.recorded_ns?.0))
+}
+
+/// All device work in the order of launches, and the device of each stream. Work whose call was not recorded comes first.
+fn works(rank: &RankData, launches: &Launches, calls: &Calls) -> (Vec<Work>, Vec<i64>) {
+    let events = &rank.events;
+    let collectives: FxHashMap<i64, u32> = (0..)
+        .zip(&rank.outline.collectives)
+        .filter(|(_, row)| row.start_ns().is_some() && row.end_ns().is_some())
+        .filter_map(|(at, row)| Some((row.event_id()?, at)))
+        .collect();
+    let is_pageable: Vec<bool> = rank.names.iter().map(|name| name.contains("Pageable ->")).collect();
+    let mut streams: FxHashMap<(i64, i64), u32> = FxHashMap::default();
+    let mut devices = Vec::new();
+    let mut works = Vec::new();
+    for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
+        let stream = *streams.entry((events.device[row], events.stream[row])).or_insert_with(|| {
+            devices.push(events.device[row]);
+            devices.len() as u32 - 1
+        });
+        let call = launches.of(events.correlation[row]).and_then(|host| calls.of_row.get(&host)).copied();
+        works.push(Work {
+            row: row as u32,
+            start_ns: events.ts_ns[row],
+            end_ns: events.end_ns(row),
+            stream,
+            is_comm: events.is_comm[row],
+            is_copy: events.kind[row] != Kind::Kernel,
+            is_pageable: is_pageable[events.name[row] as usize],
+            called_ns: call.map(|call| calls.calls[call as usize].start_ns),
+            call,
+            collective: collectives.get(&events.id[row]).copied(),
+        });
+    }
+    works.sort_by_key(|work| (work.call, work.start_ns, work.row));
+    (works, devices)
+}

@@ -1,0 +1,162 @@
+//! Drawn ranks: one column is 10 µs.
+
+use drawn::Drawn;
+use proptest::prelude::*;
+
+use super::*;
+use model::{Collective, Kind};
+use trace::CollectiveRow;
+
+const COLUMN_NS: i64 = 10_000;
+
+/// The drawing in columns of [`COLUMN_NS`]. A row of NCCL or gloo that begins and ends with a collective is its row.
+fn drawn(rank: Drawn) -> RankData {
+    let mut data = rank.data();
+    let long = |ns: &mut i64| *ns *= COLUMN_NS;
+    data.events.ts_ns.iter_mut().for_each(long);
+    data.events.dur_ns.iter_mut().for_each(long);
+    for step in &mut data.outline.steps {
+        (step.start_ns, step.end_ns) = (step.start_ns * COLUMN_NS, step.end_ns * COLUMN_NS);
+    }
+    let events = &data.events;
+    let row = |collective: &Collective| {
+        let mut row = collective.row();
+        (row.start_ns, row.end_ns) = (row.start_ns.map(|ns| ns * COLUMN_NS), row.end_ns.map(|ns| ns * COLUMN_NS));
+        let times = (row.start_ns, row.end_ns);
+        let is_it = |event: &usize| {
+            let name = &data.names[events.name[*event] as usize];
+            let is_library = name.starts_with("nccl") || name.starts_with("gloo");
+            is_library && (Some(events.ts_ns[*event]), Some(events.end_ns(*event))) == times
+        };
+        let event = (0..events.len()).find(is_it);
+        CollectiveRow { event_id: event.map(|event| events.id[event]), ..row }
+    };
+    data.outline.collectives = Collective::list(data.outline.collectives.iter().map(row).collect::<Vec<_>>());
+    data.measure_outline();
+    data
+}
+
+fn graph(rank: Drawn) -> RankGraph {
+    let data = drawn(rank);
+    RankGraph::of(&data, &Launches::collect(&data.events)).unwrap()
+}
+
+/// What the node of a kind that ends in this column waits for: kind and column in which it ended.
+fn causes(graph: &RankGraph, kind: NodeKind, end: i64) -> Vec<(NodeKind, i64)> {
+    let node = graph.nodes.iter().position(|node| node.kind == kind && node.end_ns == end * COLUMN_NS).unwrap();
+    let of_edge = |edge: &Edge| {
+        let from = &graph.nodes[edge.from as usize];
+        (from.kind, from.end_ns / COLUMN_NS)
+    };
+    let mut causes: Vec<_> = graph.edges(node).iter().map(of_edge).collect();
+    causes.sort_unstable();
+    causes
+}
+
+#[test]
+fn kernels_wait_for_their_launch_and_their_stream() {
+    let graph = graph(
+        Drawn::rank(0)
+            .launches(1, ".#.#..............#.")
+            .device(Kind::Kernel, "k", (0, 7), 1, "..####..............")
+            .device(Kind::Kernel, "l", (0, 7), 2, "......######........")
+            .device(Kind::Kernel, "m", (0, 7), 3, "...................#"),
+    );
+    assert_eq!(causes(&graph, NodeKind::Work, 6), [(NodeKind::Host, 1)]);
+    assert_eq!(causes(&graph, NodeKind::Work, 12), [(NodeKind::Host, 3), (NodeKind::Work, 6)]);
+    assert_eq!(causes(&graph, NodeKind::Work, 20), [(NodeKind::Host, 18), (NodeKind::Work, 12)]);
+    assert_eq!(causes(&graph, NodeKind::Host, 18), [(NodeKind::Host, 3)], "the host runs ahead");
+}
+
+#[test]
+fn a_synchronising_call_waits_for_the_last_work() {
+    let graph = graph(
+        Drawn::rank(0)
+            .launches(1, ".#..........#.")
+            .host(Kind::Runtime, "cudaStreamSynchronize", 1, "...########...")
+            .device(Kind::Kernel, "k", (0, 7), 1, "..########....")
+            .device(Kind::Kernel, "l", (0, 7), 2, ".............#"),
+    );
+    assert_eq!(causes(&graph, NodeKind::Wait, 11), [(NodeKind::Host, 3), (NodeKind::Work, 10)]);
+    assert_eq!(causes(&graph, NodeKind::Host, 12), [(NodeKind::Wait, 11)]);
+    let wait = graph.nodes.iter().find(|node| node.kind == NodeKind::Wait).unwrap();
+    assert_eq!(wait.begin_ns, 10 * COLUMN_NS, "what the call does after the wait is its own");
+}
+
+/// No row begins or ends for more than a ms, until the kernel has ended.
+#[test]
+fn the_host_may_wait_without_a_call() {
+    let quiet = ".".repeat(150);
+    let host = format!(".#{quiet}..#");
+    let graph = graph(
+        Drawn::rank(0)
+            .launches(1, &host)
+            .host(Kind::CpuOp, "aten::mm", 1, &format!("#.{quiet}.##"))
+            .device(Kind::Kernel, "k", (0, 7), 1, &format!("..{}..", "#".repeat(150)))
+            .device(Kind::Kernel, "l", (0, 7), 2, &format!("..{quiet}...#")),
+    );
+    assert_eq!(causes(&graph, NodeKind::Wait, 152), [(NodeKind::Host, 2), (NodeKind::Work, 152)]);
+}
+
+#[test]
+fn a_collective_waits_for_computation_and_computation_for_a_collective() {
+    let graph = graph(
+        Drawn::rank(0)
+            .launches(1, ".#.#.#............")
+            .host(Kind::Runtime, "cudaStreamWaitEvent", 1, "......#...........")
+            .launches(4, "........#.........")
+            .device(Kind::Kernel, "k", (0, 7), 1, "..####............")
+            .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 20), 2, "......######......")
+            .device(Kind::Kernel, "other", (0, 7), 3, "......##..........")
+            .device(Kind::Kernel, "update", (0, 7), 4, "............####..")
+            .collectives("......######......"),
+    );
+    let [arrive, leave] = graph.collectives[0].unwrap();
+    assert_eq!((graph.nodes[arrive as usize].end_ns, graph.nodes[leave as usize].end_ns), (60_000, 120_000));
+    assert_eq!(causes(&graph, NodeKind::Arrive, 6), [(NodeKind::Host, 3), (NodeKind::Work, 6)]);
+    assert_eq!(causes(&graph, NodeKind::Work, 16), [(NodeKind::Host, 8), (NodeKind::Work, 8), (NodeKind::Leave, 12)]);
+}
+
+#[test]
+fn without_devices_the_host_waits_in_rows_that_say_so() {
+    let graph = graph(
+        Drawn::rank(0)
+            .host(Kind::CpuOp, "aten::mm", 1, "####..............####")
+            .host(Kind::CpuOp, "c10d::allreduce_", 1, "....#.................")
+            .host(Kind::CpuOp, "_c10d_functional::wait_tensor", 1, "......############....")
+            .host(Kind::UserAnnotation, "gloo:all_reduce", 2, ".....#############....")
+            .collectives(".....#############...."),
+    );
+    assert_eq!(causes(&graph, NodeKind::Arrive, 5), [(NodeKind::Host, 4)]);
+    assert_eq!(causes(&graph, NodeKind::Wait, 18), [(NodeKind::Host, 6), (NodeKind::Leave, 18)]);
+    assert_eq!(causes(&graph, NodeKind::Host, 22), [(NodeKind::Wait, 18)]);
+}
+
+proptest! {
+    /// Whatever was recorded, nodes come after what they wait for, and no piece of work or collective is lost.
+    #[test]
+    fn every_work_is_a_node_after_its_causes(
+        launches in "[.#]{40}", one in "[.#]{40}", two in "[.#]{40}", comm in "[.#]{40}", sync in "[.#]{40}",
+    ) {
+        let data = drawn(
+            Drawn::rank(0)
+                .launches(1, &launches)
+                .host(Kind::Runtime, "cudaDeviceSynchronize", 1, &sync)
+                .device(Kind::Kernel, "k", (0, 7), 1, &one)
+                .device(Kind::Kernel, "l", (0, 8), 5, &two)
+                .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 20), 9, &comm)
+                .collectives(&comm),
+        );
+        let works = data.events.kind.iter().filter(|kind| kind.is_device_work()).count();
+        prop_assume!(works > 0);
+        let graph = RankGraph::of(&data, &Launches::collect(&data.events)).unwrap();
+        let has_rows = graph.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Work | NodeKind::Arrive)).count();
+        prop_assert_eq!(has_rows, works);
+        prop_assert_eq!(graph.starts.all as usize, works);
+        prop_assert!(graph.collectives.iter().all(Option::is_some));
+        for node in 0..graph.nodes.len() {
+            prop_assert!(graph.edges(node).iter().all(|edge| (edge.from as usize) < node));
+            prop_assert!(node == 0 || !graph.edges(node).is_empty());
+        }
+    }
+}
