@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fixtures::simulator::{Fault, Job, Shape, simulate, write};
+use fixtures::simulator::{Fault, Job, Shape, What, simulate, write};
 use formats::kineto::{KinetoSource, ingest};
 use formats::run_source::RunSource;
 use model::analysis::Analysis;
@@ -22,7 +22,7 @@ const SLOW_RANK: i32 = 2;
 
 /// A job with a slow device, whose events `change` changes in each trace.
 fn traces(name: &str, change: impl Fn(&mut Vec<Value>)) -> PathBuf {
-    let slow = Fault::SlowDevice { ranks: SLOW_RANK as usize..SLOW_RANK as usize + 1, permille: 200 };
+    let slow = Fault::of([SLOW_RANK as usize], What::SlowDevice(200));
     changed(name, &Job { steps: STEPS as usize, layers: 4, ..Job::new(Shape::Ddp, 4) }.fault(slow), change)
 }
 
@@ -188,7 +188,7 @@ fn custom_all_reduces_make_ranks_wait_too() {
 fn custom_all_reduces_of_several_groups_blame_no_innocent_rank() {
     for (tensor, is_slow) in [(2, false), (2, true), (4, false), (4, true)] {
         let job = Job { steps: 8, layers: 4, ..Job::new(Shape::Tensor(tensor), 8) };
-        let slow = Fault::SlowDevice { ranks: 2..3, permille: 200 };
+        let slow = Fault::of([2], What::SlowDevice(200));
         let job = if is_slow { job.fault(slow) } else { job };
         let analysis = of_traces(&changed(&format!("groups-{tensor}-{is_slow}"), &job, custom), None);
         assert_eq!(analysis.verdict.causes, if is_slow { vec![2] } else { vec![] }, "groups of {tensor}");

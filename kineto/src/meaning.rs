@@ -10,6 +10,7 @@ pub(crate) mod flight_dump;
 pub(crate) mod flight_recorder;
 pub(crate) mod groups;
 mod in_order;
+pub(crate) mod named_ranks;
 pub(crate) mod names;
 pub(crate) mod op_details;
 pub(crate) mod overlong;

@@ -1,6 +1,6 @@
 //! The lengths of the steps if transfers take another time, by the graph of the run.
 //!
-//! A step ends when all is done that its ranks launched before the next step began:
+//! A step ends when all is done that its ranks launched before the next step began, or before its own end if no step follows:
 //!
 //! ```text
 //!   rank 0   host    |step 1 a b |step 2 c d |            the lengths of step 1 and 2 sum to the run,
@@ -10,9 +10,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::graph::{Graph, Kind};
+use crate::graph::{Graph, Kind, Node};
 use measure::graph::{NodeKind, RankGraph};
 use measure::own_time::OwnTime;
+use model::steps::StepWindow;
 use topology::ToGlobal;
 use topology::join::Join;
 
@@ -25,10 +26,10 @@ pub(crate) struct Scaled {
     pub(crate) graph: Graph,
     /// For each instance, its communicator.
     comm_of: Vec<i64>,
-    /// For each node, how many of the steps began before the host reached it.
-    begun: Vec<u32>,
-    /// The number of steps.
-    steps: usize,
+    /// For each node, how many bounds its host had passed.
+    passed: Vec<u32>,
+    /// For each bound, whether a step begins there: where the next step is not in common, the end of a step is a bound, too.
+    begins_step: Vec<bool>,
 }
 
 impl Scaled {
@@ -40,25 +41,34 @@ impl Scaled {
         if common.is_empty() || ranks.iter().any(Option::is_none) {
             return None;
         }
-        let begins = |part: &OwnTime| -> Vec<i64> {
-            let steps = part.path_steps.iter().map(|(step, _)| step);
-            let mut begins: Vec<i64> =
-                steps.filter(|step| common.contains(&step.step)).map(|step| step.window.start_ns).collect();
-            begins.sort_unstable();
-            begins
+        let is_followed = |step: i32| common.contains(&(step + 1));
+        let begins_step: Vec<bool> = common
+            .iter()
+            .flat_map(|step| std::iter::once(true).chain((!is_followed(*step)).then_some(false)))
+            .collect();
+        let bounds = |part: &OwnTime| -> Vec<i64> {
+            let mut steps: Vec<_> = part.path_steps.iter().map(|(step, _)| *step).collect();
+            steps.retain(|step| common.contains(&step.step));
+            steps.sort_unstable_by_key(|step| step.step);
+            steps.dedup_by_key(|step| step.step);
+            let of_step = |step: &StepWindow| {
+                let end_ns = (!is_followed(step.step)).then_some(step.window.end_ns);
+                std::iter::once(step.window.start_ns).chain(end_ns)
+            };
+            steps.iter().flat_map(of_step).collect()
         };
-        let begins: Vec<Vec<i64>> = parts.iter().map(|part| begins(part)).collect();
+        let bounds: Vec<Vec<i64>> = parts.iter().map(|part| bounds(part)).collect();
         let global = |rank: usize, ns: i64| to_global(parts[rank].rank, parts[rank].has_device, ns);
         let graph = Graph::of(&ranks, &join.instances, &global)?;
-        let begun = |node: &crate::graph::Node| {
+        let passed = |node: &Node| {
             // A transfer belongs to the ranks that wait for it.
-            let of_rank = begins.get(node.rank as usize).filter(|_| node.kind != Kind::Transfer);
-            of_rank.map_or(0, |begins| begins.partition_point(|begin_ns| *begin_ns <= node.at_ns) as u32)
+            let of_rank = bounds.get(node.rank as usize).filter(|_| node.kind != Kind::Transfer);
+            of_rank.map_or(0, |bounds| bounds.partition_point(|bound_ns| *bound_ns <= node.at_ns) as u32)
         };
         Some(Self {
-            begun: graph.nodes.iter().map(begun).collect(),
+            passed: graph.nodes.iter().map(passed).collect(),
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
-            steps: common.len(),
+            begins_step,
             graph,
         })
     }
@@ -73,10 +83,11 @@ impl Scaled {
             }
         }
         let bounds_ns = self.bounds_ns(&weights_ns);
-        let lengths = bounds_ns.windows(2).map(|pair| pair[1] - pair[0]);
-        match self.steps < INNER_STEPS {
-            true => lengths.collect(),
-            false => lengths.skip(1).take(self.steps - 2).collect(),
+        let between = bounds_ns.windows(2).map(|pair| pair[1] - pair[0]).zip(&self.begins_step);
+        let lengths: Vec<i64> = between.filter(|(_, begins)| **begins).map(|(length_ns, _)| length_ns).collect();
+        match lengths.len() {
+            INNER_STEPS.. => lengths[1..lengths.len() - 1].to_vec(),
+            _ => lengths,
         }
     }
 
@@ -88,25 +99,27 @@ impl Scaled {
             *weight_ns -= if node.kind == Kind::Rank(NodeKind::Begin) { 0 } else { (*gap_ns).max(0) };
         }
         let mut ends_ns = Vec::new();
-        (self.graph.end_ns - self.graph.replay(&weights_ns, &mut ends_ns)) / self.steps as i64
+        (self.graph.end_ns - self.graph.replay(&weights_ns, &mut ends_ns))
+            / self.begins_step.iter().filter(|begins| **begins).count().max(1) as i64
     }
 
-    /// The begin of each step and the end of the last one, with these gaps and lengths.
+    /// When all is done that was launched before each bound, with these gaps and lengths.
     pub(crate) fn bounds_ns(&self, weights_ns: &[i64]) -> Vec<i64> {
         let mut ends_ns = Vec::new();
-        let end_ns = self.graph.replay(weights_ns, &mut ends_ns);
-        let mut bounds_ns = vec![0; self.steps + 1];
-        for ((node, begun), node_end_ns) in self.graph.nodes.iter().zip(&self.begun).zip(ends_ns) {
+        self.graph.replay(weights_ns, &mut ends_ns);
+        let mut bounds_ns = vec![0; self.begins_step.len() + 1];
+        for ((node, passed), node_end_ns) in self.graph.nodes.iter().zip(&self.passed).zip(ends_ns) {
             if node.kind != Kind::Transfer {
-                bounds_ns[*begun as usize] = node_end_ns.max(bounds_ns[*begun as usize]);
+                bounds_ns[*passed as usize] = node_end_ns.max(bounds_ns[*passed as usize]);
             }
         }
+        // What was launched behind the last bound is in no step.
+        bounds_ns.pop();
         let mut done_ns = 0;
         for bound_ns in &mut bounds_ns {
             done_ns = done_ns.max(*bound_ns);
             *bound_ns = done_ns;
         }
-        bounds_ns[self.steps] = end_ns;
         bounds_ns
     }
 }

@@ -21,7 +21,7 @@ use trace::name_rules::module_name;
 use trace::rank::{Details, Launches, enclosing};
 use trace::{KernelCategory, Text, fnv_1a};
 
-use crate::profile::{Group, Key, Measure, RankProfile};
+use crate::key::{Group, Key, Measure, RankProfile};
 use crate::series::Series;
 use model::{Kind, NONE, RankData};
 

@@ -21,6 +21,7 @@ mod cuts;
 mod inference;
 mod judge;
 mod kernel_counts;
+mod key;
 #[cfg(test)]
 mod laws;
 mod method;
@@ -38,8 +39,8 @@ mod unlike;
 pub use kernel_counts::{KernelCounts, NameCount, SideKernels};
 pub use method::{Change, Method};
 pub use profile::{Group, Key, Measure};
-pub use result::{Diff, DiffRow, DiffVerdict, Heading, Judgement, OneSided, OtherShapes, Place, RunFacts};
-pub use unlike::{Aspect, Difference};
+pub use result::{Diff, DiffRow, DiffVerdict, Heading, Judgement, OneSided, Place, RunFacts};
+pub use unlike::{Aspect, Difference, OtherShapes};
 
 pub use judge::{compare, plain_name};
 pub use profile::{RankProfile, RunProfile, profile_rank};

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::Text;
 
 use crate::profile::{Group, Key, Measure};
-use crate::result::{Diff, OneSided, OtherShapes};
+use crate::result::{Diff, OneSided};
 use crate::sample::Sample;
+use crate::unlike::OtherShapes;
 
 /// The keys of one name that have no counterpart, by side.
 #[derive(Default)]

@@ -1,12 +1,12 @@
 //! The result of a comparison.
 
 use serde::Serialize;
-use trace::{OmissionRow, Text};
+use trace::OmissionRow;
 
 use crate::kernel_counts::KernelCounts;
 use crate::method::{Change, Method};
-use crate::profile::{Group, Key};
-use crate::unlike::Difference;
+use crate::profile::Key;
+use crate::unlike::{Difference, OtherShapes};
 
 /// One of the compared runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -85,23 +85,6 @@ pub struct OneSided {
     pub calls: Option<f64>,
     /// Time per step, mean over ranks and runs.
     pub step_ns: f64,
-}
-
-/// A name that both sides have, with shapes or sizes that only one side has. Its times are not compared.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OtherShapes {
-    /// Kind of the rows.
-    pub group: Group,
-    /// Their name.
-    pub name: Text,
-    /// The shape with the longest time that only A has.
-    pub a_shape: Option<Text>,
-    /// The shape with the longest time that only B has.
-    pub b_shape: Option<Text>,
-    /// Time per step in A in shapes that B lacks.
-    pub a_ns: f64,
-    /// Time per step in B in shapes that A lacks.
-    pub b_ns: f64,
 }
 
 /// The verdict of the comparison.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+use trace::Text;
 
 use crate::profile::{Group, Key, RunProfile};
-use crate::result::OtherShapes;
 use crate::same_job::{SHARED_TIME, bytes_a_step, same_bytes, share_in, times};
 use model::units::{bytes, plural};
 
@@ -65,6 +65,23 @@ impl Difference {
     pub fn words(&self) -> String {
         format!("{}: {} in A, {} in B", self.what.words(), self.a, self.b)
     }
+}
+
+/// A name that both sides have, with shapes or sizes that only one side has. Its times are not compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OtherShapes {
+    /// Kind of the rows.
+    pub group: Group,
+    /// Their name.
+    pub name: Text,
+    /// The shape with the longest time that only A has.
+    pub a_shape: Option<Text>,
+    /// The shape with the longest time that only B has.
+    pub b_shape: Option<Text>,
+    /// Time per step in A in shapes that B lacks.
+    pub a_ns: f64,
+    /// Time per step in B in shapes that A lacks.
+    pub b_ns: f64,
 }
 
 /// What differs between the jobs of two sides.

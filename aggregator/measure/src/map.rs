@@ -51,38 +51,14 @@ fn map(mut data: RankData, options: &Options, time: Option<Interval>, keeps_grap
     narrow_to_time(&mut data.outline, &scope);
     data.measure_outline();
     let has_selected_time = scope.meets(data.outline.recorded_ns);
-    let events = &data.events;
-    let keep = |row: usize| scope.keeps_row(events, row);
-
-    let rank = data.outline.info.rank;
     let launches = Launches::collect(&data.events);
-    let windows = Windows::of(&data.outline.steps);
     // Halves of about equal length, divided again, keep all cores busy even for a single rank.
-    let ((of_device, exposed_ns), (of_host, mut straggler, communication)) = rayon::join(
-        || {
-            let lost = LostLaunches::of(&data, &launches);
-            let breakdown = breakdown(&data, &lost, &scope);
-            let (parts, chosen) = (&*breakdown.parts, breakdown.chosen());
-            let exposed_ns: Vec<Option<i64>> = data.outline.collectives.iter().map(|c| exposed_ns(c, parts)).collect();
-            let sequences_of = options.sequences_of.as_ref();
-            let view =
-                View { data: &data, keep: &keep, scope: &scope, launches: &launches, sequences_of, parts, chosen };
-            let tables = Tables {
-                idle_breakdown: idle_breakdown(&data, &launches, &keep),
-                omissions: lost.omission(rank).into_iter().collect(),
-                hta_temporal_breakdown: hta_temporal(rank, chosen, &windows).into_iter().collect(),
-                ..device_tables(&view)
-            };
-            let step_flops = step_flops(&data, &keep, &breakdown.rows);
-            let Breakdown { rows, exposed, .. } = breakdown;
-            (Tables { step_breakdown: rows, exposed_communication: exposed, step_flops, ..tables }, exposed_ns)
-        },
-        || of_host(&data, options, &scope, &launches),
-    );
+    let ((of_device, exposed_ns), (of_host, mut straggler, communication)) =
+        rayon::join(|| of_devices(&data, options, &scope, &launches), || of_host(&data, options, &scope, &launches));
     if keeps_graph {
         straggler.graph = RankGraph::of(&data, &launches).map(Arc::new);
     }
-    let overhead = overhead_of_steps(&data, &keep);
+    let overhead = overhead_of_steps(&data, &|row| scope.keeps_row(&data.events, row));
     let mut tables = Tables { omissions: data.omissions, ..Tables::default() };
     tables.append(of_device);
     tables.append(of_host);
@@ -110,6 +86,27 @@ fn map(mut data: RankData, options: &Options, time: Option<Interval>, keeps_grap
     // Steps are selected last, because the neighbouring steps bound the selected ones.
     select_steps(&mut part, &scope);
     part
+}
+
+/// The tables of device rows and of steps, and the time of each collective that nothing hides.
+fn of_devices(data: &RankData, options: &Options, scope: &Scope, launches: &Launches) -> (Tables, Vec<Option<i64>>) {
+    let keep = |row: usize| scope.keeps_row(&data.events, row);
+    let (rank, windows) = (data.outline.info.rank, Windows::of(&data.outline.steps));
+    let lost = LostLaunches::of(data, launches);
+    let breakdown = breakdown(data, &lost, scope);
+    let (parts, chosen) = (&*breakdown.parts, breakdown.chosen());
+    let exposed_ns = data.outline.collectives.iter().map(|c| exposed_ns(c, parts)).collect();
+    let sequences_of = options.sequences_of.as_ref();
+    let view = View { data, keep: &keep, scope, launches, sequences_of, parts, chosen };
+    let tables = Tables {
+        idle_breakdown: idle_breakdown(data, launches, &keep),
+        omissions: lost.omission(rank).into_iter().collect(),
+        hta_temporal_breakdown: hta_temporal(rank, chosen, &windows).into_iter().collect(),
+        ..device_tables(&view)
+    };
+    let step_flops = step_flops(data, &keep, &breakdown.rows);
+    let Breakdown { rows, exposed, .. } = breakdown;
+    (Tables { step_breakdown: rows, exposed_communication: exposed, step_flops, ..tables }, exposed_ns)
 }
 
 /// The tables of host rows and of memory, the rank's own time, and the evidence on what communicates.

@@ -125,14 +125,6 @@ impl TemplateGuess {
     }
 }
 
-/// Numbers that stand for strings begin here.
-const FAR: i64 = 1 << 61;
-
-/// A number for a process or thread that a string names. Equal strings give equal numbers, far from any real id.
-pub(crate) fn id_from_text(text: &[u8]) -> i64 {
-    FAR | (FxBuildHasher.hash_one(text) >> 4) as i64
-}
-
 /// Ids of streams beyond 32 bits, seen by one worker. HIP names a stream by its address. In the narrow column, the first numbers above
 /// [`NONE_32`] stand for them.
 #[derive(Debug, Default)]
@@ -175,11 +167,6 @@ impl FarStreams {
     pub(crate) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
-}
-
-/// Whether a number stands for a string.
-pub(crate) fn is_from_text(id: i64) -> bool {
-    id & !(FAR - 1) == FAR
 }
 
 /// Threads and streams seen by one worker: pairs of process and thread.

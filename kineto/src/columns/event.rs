@@ -15,11 +15,9 @@ use crate::bytes::number;
 use crate::bytes::text::shortened;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::args::encode;
-use crate::columns::batch::{
-    Allocation, AscendProcess, Columns, FlowEnd, NONE_32, Row, Scratch, Tally, id_from_text, is_from_text, narrow,
-};
+use crate::columns::batch::{Allocation, AscendProcess, Columns, FlowEnd, NONE_32, Row, Scratch, Tally, narrow};
 use crate::columns::by_text::{Call, RawInputs};
-use crate::columns::processes::rank_in;
+use crate::columns::processes::{id_from_text, is_from_text, rank_in};
 use crate::columns::wanted_args::{Args, EMPTY, NO_ARGS, Wanted, read_args, text_value, wanted_args};
 
 /// The stream of a synchronisation that concerns all streams: CUPTI_SYNCHRONIZATION_INVALID_VALUE in

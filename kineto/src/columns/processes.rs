@@ -5,14 +5,11 @@
 //!  {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "rank 3"}}   a row names it
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use trace::name_rules::roles::RankName;
-
-use crate::columns::batch::{id_from_text, is_from_text};
-use crate::columns::stream::Streamed;
 
 /// The processes that one worker has seen as texts, and those that it reads.
 #[derive(Debug, Default)]
@@ -20,15 +17,15 @@ pub(crate) struct Processes {
     /// The only processes that are read; `None`: all.
     only: Option<Arc<[i64]>>,
     /// The processes that are texts, by the numbers that stand for them.
-    pub(super) named: FxHashMap<i64, TextProcess>,
+    pub(crate) named: FxHashMap<i64, TextProcess>,
 }
 
 /// A process that is a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TextProcess {
-    rank: Option<RankName>,
+pub(crate) struct TextProcess {
+    pub(crate) rank: Option<RankName>,
     /// Its own number, behind the name of the rank.
-    pid: Option<i64>,
+    pub(crate) pid: Option<i64>,
 }
 
 impl TextProcess {
@@ -64,28 +61,17 @@ pub(crate) fn rank_in(args: &[u8]) -> Option<RankName> {
     RankName::of(&String::from_utf8_lossy(args))
 }
 
-/// The ranks that the processes of a file say, with the processes of each. A process that says two is none of them.
-pub(crate) fn named_ranks(streamed: &Streamed) -> BTreeMap<RankName, Vec<i64>> {
-    let texts = streamed.scratches.values().flat_map(|scratch| &scratch.processes.named);
-    let of_texts: BTreeMap<i64, RankName> = texts.filter_map(|(id, process)| Some((*id, process.rank?))).collect();
-    let rows = streamed.pieces.iter().flat_map(|(_, piece)| piece.ranks.iter().copied());
-    let mut names: BTreeMap<i64, BTreeSet<RankName>> = BTreeMap::new();
-    // A text is written in every event. So it is surer than a row.
-    for (id, rank) in rows.filter(|(id, _)| !of_texts.contains_key(id)).chain(of_texts.clone()) {
-        names.entry(id).or_default().insert(rank);
-    }
-    let mut ranks: BTreeMap<RankName, Vec<i64>> = BTreeMap::new();
-    for (id, names) in names.into_iter().filter(|(_, names)| names.len() == 1) {
-        names.into_iter().for_each(|rank| ranks.entry(rank).or_default().push(id));
-    }
-    ranks
+/// Numbers that stand for strings begin here.
+const FAR: i64 = 1 << 61;
+
+/// A number for a process or thread that a string names. Equal strings give equal numbers, far from any real id.
+pub(crate) fn id_from_text(text: &[u8]) -> i64 {
+    FAR | (FxBuildHasher.hash_one(text) >> 4) as i64
 }
 
-/// The number of a process: that behind its rank if it is a text, and 0 if it has none.
-pub(crate) fn own_number(streamed: &Streamed) -> impl Fn(i64) -> i64 + use<> {
-    let texts = streamed.scratches.values().flat_map(|scratch| &scratch.processes.named);
-    let numbers: FxHashMap<i64, i64> = texts.filter_map(|(id, process)| Some((*id, process.pid?))).collect();
-    move |id| numbers.get(&id).copied().unwrap_or(if is_from_text(id) { 0 } else { id })
+/// Whether a number stands for a string.
+pub(crate) fn is_from_text(id: i64) -> bool {
+    id & !(FAR - 1) == FAR
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use crate::bytes::input::Input;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::batch::{Columns, Tally};
 use crate::columns::header::{Header, rank_from_distributed_info, world_size_from_distributed_info};
-use crate::columns::processes::{named_ranks, own_number};
 use crate::columns::rows::{Extras, Rows, rows_from_pieces};
 use crate::columns::stream::{BLOCK_BYTES, Missing, Room, Streamed, read_processes, read_stream};
 use crate::columns::wanted_args::Wanted;
@@ -23,6 +22,7 @@ use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_row
 use crate::meaning::device_steps::{NOTE, steps_on_devices};
 use crate::meaning::flight_recorder::Dump;
 use crate::meaning::groups::{Groups, MAX_UNLISTED_RANKS};
+use crate::meaning::named_ranks::{named_ranks, own_number};
 use crate::meaning::op_details::details_of;
 use crate::meaning::overlong::cut_overlong_kernels;
 use crate::meaning::steps::{LEFT_OUT_MARKS, Steps, assign_steps, find_steps};

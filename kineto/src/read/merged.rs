@@ -17,9 +17,9 @@ use trace::{OmissionRow, Text};
 
 use crate::Error;
 use crate::bytes::input::Input;
-use crate::columns::processes::named_ranks;
 use crate::columns::stream::{BLOCK_BYTES, Room, read_processes};
 use crate::columns::wanted_args::Wanted;
+use crate::meaning::named_ranks::named_ranks;
 use crate::read::find::Candidate;
 
 /// Most ranks of a file, which is read once for each.

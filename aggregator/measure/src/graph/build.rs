@@ -18,9 +18,9 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
-use super::calls::{Call, CallKind, Calls, awaits};
+use super::calls::{Call, CallKind, Calls, Work, awaits};
+use super::nodes::{BETTER_THAN_CHANCE, Edge, NEAR_NS, NO_ROW, NodeKind, RankGraph, SHIFTED_NS};
 use super::usual::Usual;
-use super::{BETTER_THAN_CHANCE, Edge, NEAR_NS, NO_ROW, NodeKind, RankGraph, SHIFTED_NS};
 
 /// A start that nothing explains by this much may have waited for room on the device.
 const NO_ROOM_NS: i64 = 25_000;
@@ -40,26 +40,6 @@ const MAY_BE_FULL_NS: i64 = 20_000;
 const FULL_QUEUE: usize = 600;
 /// A call returns this soon after its place in the queue becomes free.
 const QUEUE_RETURNS_NS: i64 = 15_000;
-
-/// A piece of work that a call launched: on a device, or a collective of the host on a thread of its own.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
-    pub(super) row: u32,
-    pub(super) start_ns: i64,
-    pub(super) end_ns: i64,
-    /// Position of its stream among those of the rank.
-    pub(super) stream: u32,
-    pub(super) is_comm: bool,
-    pub(super) is_copy: bool,
-    /// Whether it copies from memory that the host stages while it calls.
-    pub(super) is_pageable: bool,
-    /// When the launching call began.
-    pub(super) called_ns: Option<i64>,
-    /// Position of that call.
-    pub(super) call: Option<u32>,
-    /// The collective that it carries out, by position.
-    pub(super) collective: Option<u32>,
-}
 
 /// What a graph is built from.
 pub(super) struct Input {

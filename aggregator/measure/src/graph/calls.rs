@@ -1,8 +1,9 @@
-//! The host of a rank with devices: its calls, in the order of their starts, and the chains of threads that make them.
+//! The host of a rank with devices: its calls, in the order of their starts, the chains of threads that make them, and the work that
+//! they launch.
 
 use rustc_hash::FxHashMap;
 
-use super::NEAR_NS;
+use super::nodes::NEAR_NS;
 use model::intervals::{Interval, IntervalSet};
 use model::{Kind, NONE, RankData};
 use trace::name_rules::is_step;
@@ -40,6 +41,26 @@ pub(super) struct Call {
     pub(super) stream: Option<(i64, i64)>,
     /// The work that it waits for, by position, where that is known.
     pub(super) awaits: Option<u32>,
+}
+
+/// A piece of work that a call launched: on a device, or a collective of the host on a thread of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    pub(super) row: u32,
+    pub(super) start_ns: i64,
+    pub(super) end_ns: i64,
+    /// Position of its stream among those of the rank.
+    pub(super) stream: u32,
+    pub(super) is_comm: bool,
+    pub(super) is_copy: bool,
+    /// Whether it copies from memory that the host stages while it calls.
+    pub(super) is_pageable: bool,
+    /// When the launching call began.
+    pub(super) called_ns: Option<i64>,
+    /// Position of that call.
+    pub(super) call: Option<u32>,
+    /// The collective that it carries out, by position.
+    pub(super) collective: Option<u32>,
 }
 
 /// The calls of a rank, by start.

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::build::{Input, Work};
-use super::calls::Calls;
+use super::build::Input;
+use super::calls::{Calls, Work};
 use super::usual::Usual;
 use model::{Kind, RankData};
 use trace::rank::Launches;

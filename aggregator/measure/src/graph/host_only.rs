@@ -10,10 +10,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::NO_ROW;
-use super::build::{Input, Work};
-use super::calls::{Call, CallKind, Calls};
+use super::build::Input;
+use super::calls::{Call, CallKind, Calls, Work};
 use super::device::host_end_ns;
+use super::nodes::{NEAR_NS, NO_ROW};
 use super::usual::Usual;
 use model::intervals::Interval;
 use model::{Kind, NONE, RankData};
@@ -174,7 +174,7 @@ fn waits(rank: &RankData, main: i64, works: &[Work], on_main: Option<u32>) -> Ve
             continue;
         }
         said.push(wait);
-        if let Some((_, work)) = ended(wait.end_ns + super::NEAR_NS) {
+        if let Some((_, work)) = ended(wait.end_ns + NEAR_NS) {
             waits.push((Call { row, ..call(CallKind::Sync, (wait.start_ns, wait.end_ns)) }, work));
         }
     }

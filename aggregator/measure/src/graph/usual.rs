@@ -1,7 +1,7 @@
 //! The usual times of a file between a cause and the start that follows from it.
 
-use super::NEAR_NS;
-use super::build::Work;
+use super::calls::Work;
+use super::nodes::NEAR_NS;
 
 /// Usual times, each measured on the file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
