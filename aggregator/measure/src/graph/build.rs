@@ -50,8 +50,8 @@ pub(super) struct Input {
     pub(super) calls: Calls,
     /// In the order of launches. Work whose call was not recorded comes first.
     pub(super) works: Vec<Work>,
-    /// The device of each stream.
-    pub(super) streams: Vec<i64>,
+    /// Device and number of each stream.
+    pub(super) streams: Vec<(i64, i64)>,
     pub(super) usual: Usual,
     /// By how much the times of the host were moved to fit those of the device.
     pub(super) early_ns: i64,
@@ -246,7 +246,7 @@ impl Builder<'_> {
             return self.graph.add_wait(call.row, call.start_ns + self.input.early_ns, call.end_ns, awaited);
         }
         let is_sync = call.kind == CallKind::Sync;
-        let of_stream = |stream: usize| call.stream.is_none_or(|(device, _)| device == self.input.streams[stream]);
+        let of_stream = |stream: usize| call.stream.is_none_or(|awaited| awaited == self.input.streams[stream]);
         let lasts = self.last.iter().enumerate().filter(|(stream, _)| of_stream(*stream));
         let mut lasts: Vec<Last> = lasts.filter_map(|(_, last)| *last).collect();
         lasts.retain(|last| {
@@ -342,9 +342,9 @@ impl Builder<'_> {
 
     /// What is before a piece of work by the usual order of programs.
     fn ordered(&self, work: &Work, causes: &mut Causes) {
-        let device = self.input.streams[work.stream as usize];
+        let (device, _) = self.input.streams[work.stream as usize];
         let others = self.last.iter().enumerate().filter(|(stream, _)| *stream != work.stream as usize);
-        let others = others.filter(|(stream, _)| self.input.streams[*stream] == device).filter_map(|(_, last)| *last);
+        let others = others.filter(|(stream, _)| self.input.streams[*stream].0 == device).filter_map(|(_, last)| *last);
         if work.is_comm {
             let computed = others.filter(|last| !last.is_comm).max_by_key(|last| last.called_ns);
             causes.after(computed, self.input.usual.across_ns);
@@ -361,11 +361,11 @@ impl Builder<'_> {
             let start_ns = work.start_ns - shift_ns;
             let from = self.ends.partition_point(|(end_ns, _)| *end_ns < start_ns - near_ns);
             let to = self.ends.partition_point(|(end_ns, _)| *end_ns < start_ns + LOOKS_AHEAD_NS);
-            let device = self.input.streams[work.stream as usize];
+            let (device, _) = self.input.streams[work.stream as usize];
             let (mut ended, mut filled) = (None, None);
             for (end_ns, at) in &self.ends[from..to] {
                 let other = &self.input.works[*at as usize];
-                if other.stream == work.stream || self.input.streams[other.stream as usize] != device {
+                if other.stream == work.stream || self.input.streams[other.stream as usize].0 != device {
                     continue;
                 }
                 let gives_room = end_ns - start_ns < LEAVES_ROOM_NS + (end_ns - other.start_ns) / 10

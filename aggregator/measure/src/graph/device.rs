@@ -41,8 +41,8 @@ pub(super) fn host_end_ns(rank: &RankData) -> Option<i64> {
     Some(ends_ns.max().unwrap_or(rank.outline.recorded_ns?.0))
 }
 
-/// All device work in the order of launches, and the device of each stream. Work whose call was not recorded comes first.
-fn works(rank: &RankData, launches: &Launches, calls: &Calls) -> (Vec<Work>, Vec<i64>) {
+/// All device work in the order of launches, and device and number of each stream. Work whose call was not recorded comes first.
+fn works(rank: &RankData, launches: &Launches, calls: &Calls) -> (Vec<Work>, Vec<(i64, i64)>) {
     let events = &rank.events;
     let collectives: FxHashMap<i64, u32> = (0..)
         .zip(&rank.outline.collectives)
@@ -51,12 +51,12 @@ fn works(rank: &RankData, launches: &Launches, calls: &Calls) -> (Vec<Work>, Vec
         .collect();
     let is_pageable: Vec<bool> = rank.names.iter().map(|name| name.contains("Pageable ->")).collect();
     let mut streams: FxHashMap<(i64, i64), u32> = FxHashMap::default();
-    let mut devices = Vec::new();
+    let mut known = Vec::new();
     let mut works = Vec::new();
     for row in (0..events.len()).filter(|row| events.kind[*row].is_device_work()) {
         let stream = *streams.entry((events.device[row], events.stream[row])).or_insert_with(|| {
-            devices.push(events.device[row]);
-            devices.len() as u32 - 1
+            known.push((events.device[row], events.stream[row]));
+            known.len() as u32 - 1
         });
         let call = launches.of(events.correlation[row]).and_then(|host| calls.of_row.get(&host)).copied();
         works.push(Work {
@@ -73,5 +73,5 @@ fn works(rank: &RankData, launches: &Launches, calls: &Calls) -> (Vec<Work>, Vec
         });
     }
     works.sort_by_key(|work| (work.call, work.start_ns, work.row));
-    (works, devices)
+    (works, known)
 }

@@ -56,7 +56,7 @@ pub(super) fn input(rank: &RankData) -> Option<Input> {
             quiet: Vec::new(),
         },
         works,
-        streams: vec![0; streams.len()],
+        streams: vec![(0, 0); streams.len()],
         usual: Usual { launch_ns: [0; 2], fine_ns: [CALL_NS; 2], stream_ns: CALL_NS, across_ns: CALL_NS },
         early_ns: 0,
         has_device: false,

@@ -83,6 +83,24 @@ fn a_synchronising_call_waits_for_the_last_work() {
     assert_eq!(wait.begin_ns, 10 * COLUMN_NS, "what the call does after the wait is its own");
 }
 
+/// The profiler says for which stream the call waited: not for the one whose work ends with the call.
+#[test]
+fn a_call_waits_for_the_stream_that_the_profiler_names() {
+    let mut data = drawn(
+        Drawn::rank(0)
+            .launches(1, ".#.#..........")
+            .host(Kind::Runtime, "cudaStreamSynchronize", 1, "....########..")
+            .device(Kind::Kernel, "short", (0, 7), 1, "..#####.......")
+            .device(Kind::Kernel, "long", (0, 8), 2, "....########..")
+            .device(Kind::Sync, "Stream Sync", (0, 7), 9, "....########.."),
+    );
+    let is_call = |row: &usize| &*data.names[data.events.name[*row] as usize] == "cudaStreamSynchronize";
+    let call = (0..data.events.len()).find(is_call).unwrap();
+    data.events.correlation[call] = 9;
+    let graph = RankGraph::of(&data, &Launches::collect(&data.events)).unwrap();
+    assert_eq!(causes(&graph, NodeKind::Wait, 12), [(NodeKind::Host, 4), (NodeKind::Work, 7)]);
+}
+
 /// No row begins or ends for more than a ms, until the kernel has ended.
 #[test]
 fn the_host_may_wait_without_a_call() {
