@@ -72,22 +72,17 @@ struct Draft {
 impl Graph {
     /// `ranks` are the graphs of the ranks by position; `global` maps times of the clock of a rank's work. `None` if the instances
     /// contradict the order of the ranks' work.
-    pub(crate) fn of(
-        ranks: &[Option<&RankGraph>],
-        instances: &[Joined],
-        global: &dyn Fn(usize, i64) -> i64,
-    ) -> Option<Self> {
+    pub(crate) fn of(ranks: &[&RankGraph], instances: &[Joined], global: &dyn Fn(usize, i64) -> i64) -> Option<Self> {
         let mut drafts = Vec::new();
         let mut firsts = Vec::with_capacity(ranks.len());
         for (rank, graph) in ranks.iter().enumerate() {
             firsts.push(drafts.len() as u32);
-            let Some(graph) = graph else { continue };
             let first = drafts.len() as u32;
             drafts.extend((0..graph.nodes.len()).map(|own| of_rank(graph, (rank, own), first, global)));
         }
         for (position, instance) in instances.iter().enumerate() {
             join(&mut drafts, position as u32, instance, |rank, collective| {
-                let nodes = (*ranks.get(rank)?)?.collectives.get(collective).copied()??;
+                let nodes = ranks.get(rank)?.collectives.get(collective).copied()??;
                 Some(nodes.map(|node| firsts[rank] + node))
             });
         }

@@ -35,19 +35,16 @@ pub(crate) struct Scaled {
 impl Scaled {
     /// `None` if the graph of a rank was not kept, or ranks have no step in common, or collectives contradict the order of work.
     pub(crate) fn of(parts: &[&OwnTime], join: &Join, to_global: ToGlobal<'_>) -> Option<Self> {
-        let ranks: Vec<Option<&RankGraph>> = parts.iter().map(|part| part.graph.as_deref()).collect();
-        let numbers = |part: &OwnTime| part.path_steps.iter().map(|(step, _)| step.step).collect::<BTreeSet<i32>>();
-        let common = parts.iter().map(|part| numbers(part)).reduce(|a, b| &a & &b)?;
-        if common.is_empty() || ranks.iter().any(Option::is_none) {
-            return None;
-        }
+        let ranks: Vec<&RankGraph> = parts.iter().map(|part| part.graph.as_deref()).collect::<Option<_>>()?;
+        let numbers = |rank: &&RankGraph| rank.steps.iter().map(|step| step.step).collect::<BTreeSet<i32>>();
+        let common = ranks.iter().map(numbers).reduce(|a, b| &a & &b).filter(|common| !common.is_empty())?;
         let is_followed = |step: i32| common.contains(&(step + 1));
         let begins_step: Vec<bool> = common
             .iter()
             .flat_map(|step| std::iter::once(true).chain((!is_followed(*step)).then_some(false)))
             .collect();
-        let bounds = |part: &OwnTime| -> Vec<i64> {
-            let mut steps: Vec<_> = part.path_steps.iter().map(|(step, _)| *step).collect();
+        let bounds = |rank: &&RankGraph| -> Vec<i64> {
+            let mut steps = rank.steps.clone();
             steps.retain(|step| common.contains(&step.step));
             steps.sort_unstable_by_key(|step| step.step);
             steps.dedup_by_key(|step| step.step);
@@ -57,7 +54,7 @@ impl Scaled {
             };
             steps.iter().flat_map(of_step).collect()
         };
-        let bounds: Vec<Vec<i64>> = parts.iter().map(|part| bounds(part)).collect();
+        let bounds: Vec<Vec<i64>> = ranks.iter().map(bounds).collect();
         let global = |rank: usize, ns: i64| to_global(parts[rank].rank, parts[rank].has_device, ns);
         let graph = Graph::of(&ranks, &join.instances, &global)?;
         let passed = |node: &Node| {

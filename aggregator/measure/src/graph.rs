@@ -29,6 +29,7 @@ mod tests;
 mod usual;
 
 use model::RankData;
+use model::steps::host_windows;
 use trace::rank::Launches;
 
 pub use self::nodes::{Edge, NO_ROW, Node, NodeKind, RankGraph, Starts};
@@ -41,6 +42,8 @@ impl RankGraph {
             return None;
         }
         let input = if rank.outline.has_device_rows { device::input(rank, launches) } else { host_only::input(rank) };
-        Some(build::build(&input?))
+        let mut graph = build::build(&input?);
+        graph.steps = host_windows(&rank.outline.steps);
+        Some(graph)
     }
 }

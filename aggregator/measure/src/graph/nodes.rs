@@ -1,5 +1,7 @@
 //! The nodes of the graph of a rank, and what each waits for.
 
+use model::steps::StepWindow;
+
 /// A start this soon after an end follows from it.
 pub(super) const NEAR_NS: i64 = 3_000;
 /// How far times are shifted to ask how often a rule is right by chance.
@@ -72,6 +74,8 @@ pub struct RankGraph {
     edges: Vec<Edge>,
     /// Arrival and end of each of the rank's collectives, in their order; `None` for one without times.
     pub collectives: Vec<Option<[u32; 2]>>,
+    /// The rank's active steps as its host ran them.
+    pub steps: Vec<StepWindow>,
     /// How well it explains what happened.
     pub starts: Starts,
 }
