@@ -1,4 +1,4 @@
-//! What `what-if` says of a job is what the job does when it is simulated so.
+//! A prediction of `what-if` is compared with the job that is simulated with that change.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 

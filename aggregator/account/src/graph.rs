@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use measure::graph::{NodeKind, RankGraph};
 use topology::arrivals::Joined;
 
-/// What a node of the joined graph is.
+/// The kind of a node of the joined graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// A node of a rank.

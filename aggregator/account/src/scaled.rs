@@ -110,7 +110,7 @@ impl Scaled {
                 bounds_ns[*passed as usize] = node_end_ns.max(bounds_ns[*passed as usize]);
             }
         }
-        // What was launched behind the last bound is in no step.
+        // Work that was launched behind the last bound belongs to no step.
         bounds_ns.pop();
         let mut done_ns = 0;
         for bound_ns in &mut bounds_ns {

@@ -133,7 +133,7 @@ pub(crate) fn add(profile: &mut RankProfile, data: &RankData, details: &Details,
             };
             add(Group::Category, category as u32);
         }
-        // A collective waits for other ranks, which is no work of a module.
+        // A collective waits for other ranks. That time is not work of a module.
         let Some(host) = host.filter(|_| !events.is_comm[row]) else { continue };
         let mut module = origins.module[host];
         while let Some(node) = origins.nodes.get(module as usize) {

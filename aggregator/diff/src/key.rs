@@ -1,4 +1,4 @@
-//! What is compared: the keys of series, and the series of one rank.
+//! The keys of the series that are compared, and the series of one rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 

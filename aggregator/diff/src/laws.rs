@@ -122,7 +122,7 @@ fn changes_of_the_parts_sum_to_the_change_of_the_step() {
     });
 }
 
-/// What has no meaning is refused with a reason: single ranks of jobs of other sizes, kernels of other shapes.
+/// Comparisons without meaning are refused with a reason: single ranks of jobs of other sizes, kernels of other shapes.
 #[test]
 fn what_cannot_be_compared_is_not_compared() {
     let (ranks, shapes) = (Cell::new(0), Cell::new(0));

@@ -141,9 +141,9 @@ pub struct Diff {
     pub method: Method,
     /// The verdict of the comparison.
     pub verdict: DiffVerdict,
-    /// What differs between the sides, beside times.
+    /// The properties in which the sides differ, beside times.
     pub differences: Vec<Difference>,
-    /// What is not compared because it has no meaning, each with its reason.
+    /// The comparisons that would have no meaning, each with its reason.
     pub not_compared: Vec<String>,
     /// All compared rows: significant ones first, then by size.
     pub rows: Vec<DiffRow>,

@@ -69,7 +69,7 @@ pub struct Member {
     pub device_clock: bool,
 }
 
-/// What the ranks of an all-to-all exchange.
+/// The bytes that the ranks of an all-to-all exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shares {
     /// Equal shares, or another operation.

@@ -1,4 +1,4 @@
-//! What the ranks of an all-to-all exchange, by the shares that its rows state.
+//! The bytes that the ranks of an all-to-all exchange, by the shares that its rows state.
 //!
 //! ```text
 //!              for 0   for 1   for 2
@@ -22,7 +22,7 @@ pub(super) fn shares_of<'a>(rows: impl Iterator<Item = (&'a RankOutline, &'a Col
     sides.and_then(|sides| together(&sides)).unwrap_or(Shares::Unknown)
 }
 
-/// What one rank exchanges.
+/// The bytes that one rank exchanges.
 struct Side<'a> {
     /// Position of the rank in the communicator.
     place: usize,

@@ -41,7 +41,7 @@ const FULL_QUEUE: usize = 600;
 /// A call returns this soon after its place in the queue becomes free.
 const QUEUE_RETURNS_NS: i64 = 15_000;
 
-/// What a graph is built from.
+/// The calls and the work that a graph is built from.
 pub(super) struct Input {
     pub(super) begin_ns: i64,
     /// When the host did the last that was recorded.
@@ -340,7 +340,7 @@ impl Builder<'_> {
         self.last[stream] = Some(Last { node, end_ns: work.end_ns, is_comm: work.is_comm, called_ns });
     }
 
-    /// What is before a piece of work by the usual order of programs.
+    /// Adds the work that a piece of work follows by the usual order of programs.
     fn ordered(&self, work: &Work, causes: &mut Causes) {
         let (device, _) = self.input.streams[work.stream as usize];
         let others = self.last.iter().enumerate().filter(|(stream, _)| *stream != work.stream as usize);
@@ -353,7 +353,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What ended just before a start that nothing else explains, or filled the device until then.
+    /// Adds the work that ended just before a start that nothing else explains, or that filled the device until then.
     fn by_times(&mut self, work: &Work, causes: &mut Causes) {
         let near_ns = self.input.usual.across_ns.max(self.input.usual.stream_ns);
         let gap_ns = work.start_ns - causes.ready_ns();
@@ -396,7 +396,7 @@ impl Builder<'_> {
     }
 }
 
-/// What may have let a piece of work begin.
+/// The causes that may have let a piece of work begin.
 struct Causes {
     start_ns: i64,
     /// When each allowed it, the edge, and how late a start is still explained by it.

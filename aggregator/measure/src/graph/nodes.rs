@@ -9,7 +9,7 @@ pub(super) const SHIFTED_NS: i64 = 733_000;
 /// A rule is right where it finds this many times what it finds by chance.
 pub(super) const BETTER_THAN_CHANCE: f64 = 3.0;
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NodeKind {
     /// The begin of the recording of a rank.
@@ -30,7 +30,7 @@ pub enum NodeKind {
 /// A node of the graph. Times are in the rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
     /// The row of `events` that it belongs to; [`NO_ROW`] for the host.
     pub row: u32,
@@ -87,7 +87,7 @@ impl RankGraph {
         graph
     }
 
-    /// What a node waits for.
+    /// The edges of a node: the nodes that it waits for.
     pub fn edges(&self, node: usize) -> &[Edge] {
         let from = node.checked_sub(1).map_or(0, |before| self.nodes[before].edges_end);
         &self.edges[from as usize..self.nodes[node].edges_end as usize]
