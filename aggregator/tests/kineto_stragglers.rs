@@ -105,7 +105,7 @@ fn torchrec_rank_2_is_held_up_by_its_host() {
         (cause.reason.as_deref(), cause.evidence_range.as_deref()),
         (Some("host"), Some("# running sparse arch"))
     );
-    near("delay", cause.step_delay_ns, 1_008.0, 10.0);
+    near("delay", cause.step_delay_ns, 980.0, 30.0);
     near("range", cause.evidence_excess_ns.unwrap(), 1_010.0, 10.0);
     one_by_one(&folder, 2);
     // Two steps are too few, and say so.
@@ -121,8 +121,8 @@ fn gloo8_rank_5_sleeps() {
     let why = (cause.reason.as_deref(), cause.evidence_range.as_deref());
     assert_eq!(why, (Some("host"), Some("injected_delay")), "no operator runs while it sleeps");
     the_tables_show_the_cause(&analysis, 5);
-    // Its own work exceeds that of the others by 45 ms, but other ranks are late by up to 12 ms too.
-    near("delay", cause.step_delay_ns, 32.7, 1.0);
+    // Its own work exceeds that of the others by 45 ms, but other ranks are late too.
+    near("delay", cause.step_delay_ns, 24.6, 1.0);
     near("range", cause.evidence_excess_ns.unwrap(), 61.0, 0.05 * 61.0);
     one_by_one(&folder, 5);
     for cut in ["3..6", "4..7", "5..8", "6..9", "3..7", "5..9"] {
@@ -147,7 +147,7 @@ fn gloo4_rank_2_sleeps_in_a_range_that_its_stack_fills() {
     assert_eq!(why, (Some("host"), Some("injected_delay")), "no operator runs while it sleeps");
     the_tables_show_the_cause(&analysis, 2);
     assert!(cause.evidence.as_deref().unwrap().contains("filled by `<built-in function sleep>`"), "{cause:?}");
-    near("delay", cause.step_delay_ns, 29.2, 1.0);
+    near("delay", cause.step_delay_ns, 28.0, 1.0);
     near("range", cause.evidence_excess_ns.unwrap(), 35.0, 1.0);
     one_by_one(&folder, 2);
     for cut in ["3..6", "6..9", "4..8"] {

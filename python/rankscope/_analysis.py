@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Verdict(NamedTuple):
     """The rank that makes the others wait. Without a cause, the rank that stands out most; `kind` tells which."""
 
-    #: `cause`, `undecided`, `balanced`, `hung` or `nothing` (to judge).
+    #: `cause`, `undecided`, `jitter`, `lost`, `balanced`, `hung` or `nothing` (to judge).
     kind: str
     #: The rank; None if none stands out.
     rank: int | None

@@ -226,6 +226,19 @@ class AnalysisTables:
         return self._table("stragglers")
 
     @property
+    def lost_time(self) -> Table:
+        """The account of lost time: one row per part and step, and of a part that ranks or communicators take, one for each of
+        them. The rows of a step sum to its length. A part is a difference of two replays, so it may be negative.
+        Empty without rows that say what hosts waited for, and for one rank. By part, rank and step."""
+        return self._table("lost_time")
+
+    @property
+    def lost_time_lines(self) -> Table:
+        """What takes time: one row per line and rank or communicator. A line has all ranks of a stage, or communicators of a
+        kind, that take time in the same steps. Times are per step. By line and rank."""
+        return self._table("lost_time_lines")
+
+    @property
     def straggler_steps(self) -> Table:
         """One row per rank and compared step: the quantities of `stragglers`, step by step. By rank and step."""
         return self._table("straggler_steps")

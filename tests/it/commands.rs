@@ -101,7 +101,7 @@ fn a_read_only_run_is_analyzed_and_not_saved() {
     }
     let said = in_namespace(&format!(r#"{read_only}; exec "$2" analyze "$1""#)).expect_code(0);
     let note = "is read-only; --out DIR saves it there";
-    assert!(said.stdout.starts_with("BALANCED") && said.stderr.contains(note), "{}", said.said());
+    assert!(said.stdout.starts_with("LOST") && said.stderr.contains(note), "{}", said.said());
     assert!(!run.join("analysis").exists());
 }
 

@@ -85,7 +85,7 @@ impl Told {
         }
         let sentence = words(self.verdict["sentence"].as_str().unwrap());
         self.check("--full has the sentence", words(&self.full).contains(&sentence));
-        self.check("at most 20 lines", self.summary.lines().count() <= 20);
+        self.check("at most 24 lines", self.summary.lines().count() <= 24);
     }
 
     /// The row of `stragglers` has the numbers of the verdict.

@@ -1,13 +1,11 @@
 //! Small inputs made from public reports about traces: what is asked of each, and that the answer is right.
 //!
-//! Each folder of `public`, beside the real traces, has an `input` and the report's expectation in `expected.txt`. A case whose answer
-//! is still wrong is marked with the reason. Its test fails as soon as the answer is right, so that the mark goes.
+//! Each folder of `public`, beside the real traces, has an `input` and the report's expectation in `expected.txt`.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -110,12 +108,6 @@ fn never(text: &str, words: &[&str]) {
     for word in words {
         assert!(!text.contains(word), "{word:?} must not be in: {text}");
     }
-}
-
-/// A case whose answer is wrong today.
-#[track_caller]
-fn still_wrong(why: &str, check: impl FnOnce()) {
-    assert!(catch_unwind(AssertUnwindSafe(check)).is_err(), "the answer is right now; remove the mark: {why}");
 }
 
 /// One test for each case.
@@ -263,9 +255,7 @@ cases! {
         never(&screen, &["the ranks arrive", "stragglers", "late ranks"]);
         a.ranks(&[1]);
     };
-    one_stall [] |a| still_wrong("a delay of one step has no verdict yet", || {
-        says(&a.screen(0), &["step 10", "rank 2"]);
-    });
+    one_stall [] |a| says(&a.screen(0), &["step 10", "rank 2"]);
     p2p_batch [] |a| says(&a.screen(0), &["stage of rank 1 works 8.00 ms longer", "each rank is a stage"]);
     pdl_overlap [] |a| a.step_ms((0, 0), "compute_ns", 3.220);
     pg_renumbered [] |a| {

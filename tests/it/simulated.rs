@@ -105,7 +105,7 @@ fn what_is_slow_is_named_in_jobs_with_pipelines() {
     let pipeline = ["--parallel", "dp=2,tp=4,pp=4"];
     let two_hosts = ["--parallel", "dp=8", "--host-ranks", "4"];
     for (common, slow, level) in [
-        (&pipeline[..], "rank=17,ms=3", "rank"),
+        (&pipeline[..], "rank=17,ms=6", "rank"),
         (&pipeline[..], "comm=1,percent=100", "communicator"),
         (&pipeline[..], "link=3,percent=100", "link"),
         (&pipeline[..], "stage=1,percent=40", "stage"),

@@ -227,6 +227,22 @@ vocabularies! {
         Waiting = "waiting",
     }
 
+    /// Part of a step in the account of lost time.
+    LostPart {
+        /// Work of the busiest rank.
+        Work = "work",
+        /// Launches, bubbles, and waits for the work of other ranks.
+        Dependencies = "dependencies",
+        /// Transfers that nothing hides.
+        Transfer = "transfer",
+        /// Steps that take longer on all ranks.
+        LongerSteps = "longer_steps",
+        /// What a rank, or several, or a communicator takes.
+        Line = "line",
+        /// What ranks lose to each other without that one stands out.
+        Variation = "variation",
+    }
+
     /// Quantity that a verdict stands on.
     StandsOn {
         /// Excess of one range of the host.

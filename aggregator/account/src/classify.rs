@@ -24,6 +24,7 @@ use trace::{Reason, StandsOn, Verdict, name_rules};
 use crate::deviation::Deviation;
 use crate::evidence::Evidence;
 use crate::occasional::Period;
+use crate::prices::Cost;
 use crate::standing::Standing;
 use model::stats::nearest_rank;
 use model::thresholds::Thresholds;
@@ -58,6 +59,10 @@ pub(super) struct Case {
     pub(super) suffered_ns: f64,
     /// The excess of device work within the own stretches, or of operators without a device; `None` if none was recorded.
     pub(super) busy_excess_ns: Option<f64>,
+    /// What a step would save without its excess, by the account of lost time; `None` if there is no account.
+    pub(super) cost: Option<Cost>,
+    /// Why the account does not name it, although it may take much.
+    pub(super) doubted: Option<String>,
 }
 
 /// Steps in which a rank is late.
@@ -133,6 +138,9 @@ impl Case {
     /// The own excess was 29 to 32 ms on an idle machine and 32 to 48 ms beside another busy process, but steps without
     /// the injection were only 26 and 27 ms shorter.)
     pub(super) fn delay_ns(&self, basis: Option<StandsOn>) -> i64 {
+        if let Some(cost) = self.cost {
+            return cost.ns.max(0);
+        }
         if let Some(transfers) = self.slow_transfers(basis) {
             return transfers.delay_ns;
         }
@@ -197,6 +205,9 @@ impl Case {
 
     /// The condition of a cause that an undecided rank does not meet.
     pub(super) fn doubt(&self, t: &Thresholds) -> String {
+        if let Some(doubted) = &self.doubted {
+            return doubted.clone();
+        }
         let Some(own) = self.own else { return self.nothing_to_compare().into() };
         let least = least_persistence(&own, t);
         let seen = |persistence: f64, least: f64| {

@@ -1,4 +1,4 @@
-//! The work of all ranks as one graph, and its longest path: how long the run would take with other lengths.
+//! The work of all ranks as one graph, and its longest path: how long the run would take if parts of it took another time.
 //!
 //! ```text
 //!   rank 0   --host--|##work##|A~~~~~~~~~~~~|L--    A: arrival
@@ -10,51 +10,81 @@
 //!   the last rank has arrived, and ends when the first one leaves. In a send or a rooted collective, a rank waits only for those
 //!   that arrived before it left.
 //! * It is one graph of the whole run, so what a rank is ahead at the end of a step is carried into the next one.
-//! * A node that begins later than all that it waits for keeps that gap. So the unchanged graph is as long as the recording.
-//!
-//! A node ends at the largest end of what it waits for, plus its gap, plus its length.
+//! * A span is a time that changes as a whole: of each segment of a rank, its host, its device work, and its late starts; each transfer;
+//!   and the time by which a rank leaves a collective after the first one.
+//! * A node ends at the largest end of the paths to it, plus a rest that no span has. So the unchanged graph is as long as the
+//!   recording.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use measure::graph::{NodeKind, RankGraph};
+use measure::graph::condensed::Path;
+use measure::graph::{Condensed, NodeKind};
 use topology::arrivals::Joined;
 
-/// The kind of a node of the joined graph.
+/// No instance, rank, span or node.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Clocks of devices may let a rank seem to leave a collective this long before the last one arrives.
+const CLOCKS_NS: i64 = 30_000;
+
+/// A larger share of collectives that contradict the order of arrivals leaves no account.
+const MOST_CONTRADICTED: f64 = 0.02;
+
+/// Maps times of the clock of a rank's work, and the error of that.
+pub(crate) type ClocksOfRanks<'a> = (&'a dyn Fn(usize, i64) -> i64, &'a dyn Fn(usize) -> Option<i64>);
+
+/// What a span is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// A node of a rank.
-    Rank(NodeKind),
-    /// The transfer of a collective.
+pub(crate) enum SpanKind {
+    Host,
+    Device,
+    /// Starts that are later than all that they wait for.
+    Late,
+    /// From the first end of a collective to that of a rank.
+    Leaving,
     Transfer,
 }
 
-/// No instance, rank or node.
-pub(crate) const NONE: u32 = u32::MAX;
+/// A time that changes as a whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) kind: SpanKind,
+    /// Position of its rank; [`NONE`] of a transfer for which all ranks wait.
+    pub(crate) rank: u32,
+    /// Position of its segment among those of the rank; of a transfer for which all ranks wait, of the instance.
+    pub(crate) at: u32,
+    /// As recorded.
+    pub(crate) len_ns: i64,
+}
 
 /// A node, in an order in which each comes after those that it waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
-    pub(crate) kind: Kind,
-    /// Position of its rank; [`NONE`] of a transfer.
+    /// `None` of a transfer.
+    pub(crate) kind: Option<NodeKind>,
+    /// Position of its rank; [`NONE`] of a transfer for which all ranks wait.
     pub(crate) rank: u32,
     /// Position of the instance of an arrival, a transfer, or the end of one.
     pub(crate) instance: u32,
     /// When the host reached it, in the rank's clock.
     pub(crate) at_ns: i64,
-    /// Where its edges end.
-    edges_end: u32,
+    /// The host of its segment. Device work and late starts follow.
+    segment: u32,
+    /// A span that it takes itself.
+    pub(crate) own: u32,
+    /// The time that no span has.
+    rest_ns: i64,
+    /// Where its paths end.
+    paths_end: u32,
 }
 
 /// The graph of all ranks.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
-    /// For each edge, the node that has to end, and the time between.
-    edges: Vec<(u32, i64)>,
-    /// Own length of each node.
-    pub(crate) len_ns: Vec<i64>,
-    /// How long after all that it waits for each node began.
-    pub(crate) gap_ns: Vec<i64>,
+    pub(crate) spans: Vec<Span>,
+    /// For each node, the paths to it from others.
+    paths: Vec<Path>,
     /// Length of the recording.
     pub(crate) end_ns: i64,
 }
@@ -62,151 +92,270 @@ pub(crate) struct Graph {
 /// A node before the order is known.
 struct Draft {
     node: Node,
-    begin_ns: i64,
     end_ns: i64,
-    /// Whether it began as soon as all that it waits for had ended.
-    follows: bool,
-    edges: Vec<(u32, i64)>,
+    paths: Vec<Path>,
+}
+
+impl Draft {
+    /// The latest end of what it waits for, as recorded.
+    fn ready_ns(&self, end_ns: impl Fn(u32) -> i64) -> Option<i64> {
+        let of_path = |path: &Path| end_ns(path.from) + path.host_ns + path.device_ns + path.late_ns + path.fixed_ns;
+        self.paths.iter().map(of_path).max()
+    }
 }
 
 impl Graph {
     /// `ranks` are the graphs of the ranks by position; `global` maps times of the clock of a rank's work. `None` if the instances
-    /// contradict the order of the ranks' work.
-    pub(crate) fn of(ranks: &[&RankGraph], instances: &[Joined], global: &dyn Fn(usize, i64) -> i64) -> Option<Self> {
-        let mut drafts = Vec::new();
-        let mut firsts = Vec::with_capacity(ranks.len());
-        for (rank, graph) in ranks.iter().enumerate() {
-            firsts.push(drafts.len() as u32);
-            let first = drafts.len() as u32;
-            drafts.extend((0..graph.nodes.len()).map(|own| of_rank(graph, (rank, own), first, global)));
+    /// contradict the order of the ranks' work, or ranks leave many of them before others arrive: these were not matched rightly, or a
+    /// clock jumped.
+    pub(crate) fn of(
+        ranks: &[&Condensed],
+        instances: &[Joined],
+        (global, error_ns): ClocksOfRanks<'_>,
+    ) -> Option<Self> {
+        let (drafts, spans, firsts, collectives) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let errors_ns = (0..ranks.len()).map(|rank| error_ns(rank).unwrap_or(0).max(CLOCKS_NS));
+        let errors_ns = errors_ns.collect();
+        let mut builder = Builder { drafts, spans, firsts, collectives, errors_ns, barriers: (0, 0), ranks };
+        (0..ranks.len()).for_each(|rank| builder.add_rank(rank, global));
+        let unknown = of_unknown_ranks(instances);
+        let joined = (0..).zip(instances).filter(|(_, instance)| !unknown.contains(&instance.comm_id));
+        joined.for_each(|(position, instance)| builder.join(position, instance));
+        let (contradicted, barriers) = builder.barriers;
+        if contradicted as f64 > MOST_CONTRADICTED * barriers as f64 {
+            return None;
         }
-        for (position, instance) in instances.iter().enumerate() {
-            join(&mut drafts, position as u32, instance, |rank, collective| {
-                let nodes = ranks.get(rank)?.collectives.get(collective).copied()??;
-                Some(nodes.map(|node| firsts[rank] + node))
-            });
-        }
-        Self::in_order(drafts)
+        builder.in_order()
     }
 
-    /// Sorts nodes so that each comes after those that it waits for, and measures gaps and lengths.
-    fn in_order(drafts: Vec<Draft>) -> Option<Self> {
-        let order = order(&drafts)?;
-        let mut place = vec![NONE; drafts.len()];
-        (0..).zip(&order).for_each(|(at, draft)| place[*draft as usize] = at);
-        let origin_ns = drafts.iter().map(|draft| draft.begin_ns).min()?;
-        let mut graph = Self {
-            nodes: Vec::with_capacity(drafts.len()),
-            edges: Vec::new(),
-            len_ns: Vec::new(),
-            gap_ns: Vec::new(),
-            end_ns: 0,
-        };
-        let mut ends_ns: Vec<i64> = Vec::with_capacity(drafts.len());
-        for draft in order {
-            let draft = &drafts[draft as usize];
-            let edges = draft.edges.iter().map(|(from, after_ns)| (place[*from as usize], *after_ns));
-            graph.edges.extend(edges.clone());
-            let ready_ns = edges.map(|(from, after_ns)| ends_ns[from as usize] + after_ns).max().unwrap_or(0);
-            let (begin_ns, end_ns) = (draft.begin_ns - origin_ns, draft.end_ns - origin_ns);
-            let gap_ns = if draft.follows { 0 } else { begin_ns - ready_ns };
-            graph.gap_ns.push(gap_ns);
-            graph.len_ns.push(end_ns - ready_ns - gap_ns);
-            graph.nodes.push(Node { edges_end: graph.edges.len() as u32, ..draft.node });
-            graph.end_ns = graph.end_ns.max(end_ns);
-            ends_ns.push(end_ns);
-        }
-        Some(graph)
-    }
-
-    /// Gap and length of each node as recorded.
+    /// The lengths of all spans as recorded.
     pub(crate) fn recorded_ns(&self) -> Vec<i64> {
-        self.gap_ns.iter().zip(&self.len_ns).map(|(gap, len)| gap + len).collect()
+        self.spans.iter().map(|span| span.len_ns).collect()
     }
 
-    /// The end of each node if its gap and length are `weights_ns`, and the end of the run. `ends_ns` is overwritten.
-    pub(crate) fn replay(&self, weights_ns: &[i64], ends_ns: &mut Vec<i64>) -> i64 {
+    /// The end of each node if the spans are as long as `now_ns`, and the end of the run. `ends_ns` is overwritten.
+    pub(crate) fn replay(&self, now_ns: &[i64], ends_ns: &mut Vec<i64>) -> i64 {
+        let factors = self.factors(now_ns);
         ends_ns.clear();
         let (mut from, mut last_ns) = (0, 0);
-        for (node, weight_ns) in self.nodes.iter().zip(weights_ns) {
-            let to = node.edges_end as usize;
+        for node in &self.nodes {
+            let to = node.paths_end as usize;
             let mut ready_ns = if from == to { 0 } else { i64::MIN };
-            for (before, after_ns) in &self.edges[from..to] {
-                ready_ns = ready_ns.max(ends_ns[*before as usize] + after_ns);
+            let of_segment = of_segment(&factors, node);
+            for path in &self.paths[from..to] {
+                ready_ns = ready_ns.max(ends_ns[path.from as usize] + length_ns(path, of_segment));
             }
             from = to;
-            let end_ns = ready_ns + weight_ns;
+            let own_ns = now_ns.get(node.own as usize).copied().unwrap_or(0);
+            let end_ns = ready_ns + node.rest_ns + own_ns;
             last_ns = last_ns.max(end_ns);
             ends_ns.push(end_ns);
         }
         last_ns
     }
-}
 
-fn of_rank(graph: &RankGraph, (rank, own): (usize, usize), first: u32, global: &dyn Fn(usize, i64) -> i64) -> Draft {
-    let node = &graph.nodes[own];
-    Draft {
-        node: Node { kind: Kind::Rank(node.kind), rank: rank as u32, instance: NONE, at_ns: node.at_ns, edges_end: 0 },
-        begin_ns: global(rank, node.begin_ns),
-        end_ns: global(rank, node.end_ns),
-        follows: matches!(node.kind, NodeKind::Host | NodeKind::Wait | NodeKind::Leave),
-        edges: graph.edges(own).iter().map(|edge| (first + edge.from, edge.after_ns)).collect(),
-    }
-}
-
-/// Adds what the ranks of an instance wait for. `nodes_of` gives arrival and end of a rank's collective.
-fn join(
-    drafts: &mut Vec<Draft>,
-    position: u32,
-    instance: &Joined,
-    nodes_of: impl Fn(usize, usize) -> Option<[u32; 2]>,
-) {
-    let members = instance.arrivals.iter().filter_map(|a| Some((a.rank, nodes_of(a.rank, a.stretch as usize)?)));
-    let members: Vec<(usize, [u32; 2])> = members.collect();
-    for node in members.iter().flat_map(|(_, nodes)| nodes) {
-        drafts[*node as usize].node.instance = position;
-    }
-    let arrived_ns = |drafts: &[Draft], node: u32| drafts[node as usize].end_ns;
-    let last_ns = members.iter().map(|(_, [arrive, _])| arrived_ns(drafts, *arrive)).max().unwrap_or(0);
-    let transfer = |drafts: &mut Vec<Draft>, rank: u32, (begin_ns, end_ns): (i64, i64), edges: Vec<(u32, i64)>| {
-        let node = Node { kind: Kind::Transfer, rank, instance: position, at_ns: 0, edges_end: 0 };
-        drafts.push(Draft { node, begin_ns, end_ns: end_ns.max(begin_ns), follows: true, edges });
-        drafts.len() as u32 - 1
-    };
-    if instance.symmetric && members.len() > 1 {
-        let first_end_ns = members.iter().map(|(_, [_, leave])| arrived_ns(drafts, *leave)).min().unwrap_or(last_ns);
-        let edges = members.iter().map(|(_, [arrive, _])| (*arrive, 0)).collect();
-        let node = transfer(drafts, NONE, (last_ns, first_end_ns), edges);
-        for (_, [_, leave]) in &members {
-            drafts[*leave as usize].edges = vec![(node, 0)];
+    /// Calls `on_path` for the spans of the longest path to the end of the run, the last one first, each with the share of it that is on
+    /// the path. `ends_ns` are those of a replay with `now_ns`.
+    pub(crate) fn longest_path(&self, now_ns: &[i64], ends_ns: &[i64], mut on_path: impl FnMut(usize, f64)) {
+        let factors = self.factors(now_ns);
+        let mut next = (0..ends_ns.len()).max_by_key(|node| ends_ns[*node]);
+        while let Some(at) = next {
+            let node = &self.nodes[at];
+            if node.own != NONE {
+                on_path(node.own as usize, 1.0);
+            }
+            let of_segment = of_segment(&factors, node);
+            let end_of = |path: &&Path| ends_ns[path.from as usize] + length_ns(path, of_segment);
+            let path = self.paths_to(at).iter().max_by_key(end_of);
+            for (kind, ns) in (0..).zip(path.into_iter().flat_map(|path| [path.host_ns, path.device_ns, path.late_ns]))
+            {
+                if ns > 0 {
+                    let span = node.segment as usize + kind;
+                    on_path(span, ns as f64 / self.spans[span].len_ns.max(1) as f64);
+                }
+            }
+            next = path.map(|path| path.from as usize);
         }
-        return;
     }
-    for (rank, [_, leave]) in &members {
-        let end_ns = arrived_ns(drafts, *leave);
-        let awaited =
-            members.iter().map(|(_, [arrive, _])| *arrive).filter(|arrive| arrived_ns(drafts, *arrive) <= end_ns);
-        let edges: Vec<(u32, i64)> = awaited.map(|arrive| (arrive, 0)).collect();
-        let begin_ns = edges.iter().map(|(arrive, _)| arrived_ns(drafts, *arrive)).max().unwrap_or(end_ns);
-        let node = transfer(drafts, *rank as u32, (begin_ns, end_ns), edges);
-        drafts[*leave as usize].edges = vec![(node, 0)];
+
+    fn paths_to(&self, node: usize) -> &[Path] {
+        let from = node.checked_sub(1).map_or(0, |before| self.nodes[before].paths_end);
+        &self.paths[from as usize..self.nodes[node].paths_end as usize]
     }
+
+    /// For each span, its length now over the recorded one.
+    fn factors(&self, now_ns: &[i64]) -> Vec<f64> {
+        let factor = |(span, now_ns): (&Span, &i64)| match span.len_ns {
+            0 => 1.0,
+            len_ns if len_ns == *now_ns => 1.0,
+            len_ns => *now_ns as f64 / len_ns as f64,
+        };
+        self.spans.iter().zip(now_ns).map(factor).collect()
+    }
+}
+
+/// The factors of host, device work and late starts of the paths to a node.
+fn of_segment(factors: &[f64], node: &Node) -> [f64; 3] {
+    let factors = factors.get(node.segment as usize..).and_then(|factors| factors.first_chunk());
+    factors.copied().unwrap_or([1.0; 3])
+}
+
+fn length_ns(path: &Path, factors: [f64; 3]) -> i64 {
+    let scaled = |ns: i64, factor: f64| if factor == 1.0 { ns } else { (ns as f64 * factor).round() as i64 };
+    let [host, device, late] = factors;
+    scaled(path.host_ns, host) + scaled(path.device_ns, device) + scaled(path.late_ns, late) + path.fixed_ns
+}
+
+struct Builder<'a> {
+    drafts: Vec<Draft>,
+    spans: Vec<Span>,
+    /// For each rank, the position of its first node.
+    firsts: Vec<u32>,
+    /// Arrival and end of each of its collectives.
+    collectives: Vec<Vec<Option<[u32; 2]>>>,
+    /// For each rank, the error of its clock.
+    errors_ns: Vec<i64>,
+    /// The number of collectives of all their ranks that a rank left before another arrived, and of all of them.
+    barriers: (usize, usize),
+    ranks: &'a [&'a Condensed],
+}
+
+impl Builder<'_> {
+    fn add_span(&mut self, kind: SpanKind, rank: u32, at: u32, len_ns: i64) -> u32 {
+        self.spans.push(Span { kind, rank, at, len_ns });
+        self.spans.len() as u32 - 1
+    }
+
+    fn add_rank(&mut self, rank: usize, global: &dyn Fn(usize, i64) -> i64) {
+        let (first, first_span) = (self.drafts.len() as u32, self.spans.len() as u32);
+        self.firsts.push(first);
+        let graph = self.ranks[rank];
+        for (at, segment) in (0..).zip(&graph.segments) {
+            self.add_span(SpanKind::Host, rank as u32, at, segment.host_ns);
+            self.add_span(SpanKind::Device, rank as u32, at, segment.device_ns);
+            self.add_span(SpanKind::Late, rank as u32, at, segment.late_ns);
+        }
+        for (at, kept) in graph.nodes.iter().enumerate() {
+            let (kind, segment) = (Some(kept.kind), first_span + 3 * kept.segment);
+            let (instance, at_ns, own) = (NONE, kept.at_ns, NONE);
+            let node = Node { kind, rank: rank as u32, instance, at_ns, segment, own, rest_ns: 0, paths_end: 0 };
+            let paths = graph.paths_to(at).iter().map(|path| Path { from: first + path.from, ..*path }).collect();
+            self.drafts.push(Draft { node, end_ns: global(rank, kept.end_ns), paths });
+        }
+        self.collectives.push(graph.collectives());
+    }
+
+    /// Adds what the ranks of an instance wait for.
+    fn join(&mut self, position: u32, instance: &Joined) {
+        let nodes_of = |rank: usize, collective: usize| {
+            let nodes = self.collectives.get(rank)?.get(collective).copied()??;
+            Some(nodes.map(|node| self.firsts[rank] + node))
+        };
+        let members = instance.arrivals.iter().filter_map(|a| Some((a.rank, nodes_of(a.rank, a.stretch as usize)?)));
+        let members: Vec<(usize, [u32; 2])> = members.collect();
+        for node in members.iter().flat_map(|(_, nodes)| nodes) {
+            self.drafts[*node as usize].node.instance = position;
+        }
+        let ended_ns = |builder: &Self, node: u32| builder.drafts[node as usize].end_ns;
+        let first_end_ns = members.iter().map(|(_, [_, leave])| ended_ns(self, *leave)).min().unwrap_or(0);
+        let last_ns = members.iter().map(|(_, [arrive, _])| ended_ns(self, *arrive)).max().unwrap_or(0);
+        // A rank that left before another arrived did not wait for it, whatever was matched.
+        let is_symmetric = instance.symmetric && members.len() > 1;
+        let error_ns = members.iter().map(|(rank, _)| self.errors_ns[*rank]).max().unwrap_or(0);
+        let is_barrier = is_symmetric && first_end_ns + error_ns > last_ns;
+        self.barriers.0 += usize::from(is_symmetric && !is_barrier);
+        self.barriers.1 += usize::from(is_symmetric);
+        if !is_barrier {
+            for (rank, [_, leave]) in &members {
+                let end_ns = ended_ns(self, *leave);
+                let arrivals = members.iter().map(|(_, [arrive, _])| *arrive);
+                let awaited: Vec<u32> = arrivals.filter(|arrive| ended_ns(self, *arrive) <= end_ns).collect();
+                let at = self.segment_of(*rank, *leave);
+                let node = self.transfer((position, *rank as u32, at), end_ns, &awaited);
+                self.drafts[*leave as usize].paths = vec![after(node)];
+            }
+            return;
+        }
+        let arrivals: Vec<u32> = members.iter().map(|(_, [arrive, _])| *arrive).collect();
+        let node = self.transfer((position, NONE, position), first_end_ns, &arrivals);
+        let ended_ns = self.drafts[node as usize].end_ns;
+        for (rank, [_, leave]) in members {
+            let draft = &self.drafts[leave as usize];
+            let at = self.segment_of(rank, leave);
+            let len_ns = (draft.end_ns - ended_ns).max(0);
+            let own = self.add_span(SpanKind::Leaving, rank as u32, at, len_ns);
+            let draft = &mut self.drafts[leave as usize];
+            (draft.node.own, draft.paths) = (own, vec![after(node)]);
+        }
+    }
+
+    fn segment_of(&self, rank: usize, node: u32) -> u32 {
+        self.ranks[rank].nodes[(node - self.firsts[rank]) as usize].segment
+    }
+
+    /// A transfer from the last of `awaited` to `end_ns`.
+    fn transfer(&mut self, (instance, rank, at): (u32, u32, u32), end_ns: i64, awaited: &[u32]) -> u32 {
+        let begin_ns = awaited.iter().map(|arrive| self.drafts[*arrive as usize].end_ns).max().unwrap_or(end_ns);
+        let end_ns = end_ns.max(begin_ns);
+        let own = self.add_span(SpanKind::Transfer, rank, at, end_ns - begin_ns);
+        let node = Node { kind: None, rank, instance, at_ns: 0, segment: NONE, own, rest_ns: 0, paths_end: 0 };
+        self.drafts.push(Draft { node, end_ns, paths: awaited.iter().map(|arrive| after(*arrive)).collect() });
+        self.drafts.len() as u32 - 1
+    }
+
+    /// Sorts nodes so that each comes after those that it waits for.
+    fn in_order(self) -> Option<Graph> {
+        let Self { drafts, spans, .. } = self;
+        let order = order(&drafts)?;
+        let mut place = vec![NONE; drafts.len()];
+        (0..).zip(&order).for_each(|(at, draft)| place[*draft as usize] = at);
+        let ready_ns = |draft: &Draft| draft.ready_ns(|from| drafts[from as usize].end_ns);
+        let origin_ns = drafts.iter().map(|draft| draft.end_ns).min()?;
+        let mut graph = Graph { nodes: Vec::with_capacity(drafts.len()), spans, paths: Vec::new(), end_ns: 0 };
+        for draft in order {
+            let draft = &drafts[draft as usize];
+            let own_ns = graph.spans.get(draft.node.own as usize).map_or(0, |span| span.len_ns);
+            let rest_ns = draft.end_ns - own_ns - ready_ns(draft).unwrap_or(origin_ns);
+            let placed = |path: &Path| Path { from: place[path.from as usize], ..*path };
+            graph.paths.extend(draft.paths.iter().map(placed));
+            graph.nodes.push(Node { rest_ns, paths_end: graph.paths.len() as u32, ..draft.node });
+            graph.end_ns = graph.end_ns.max(draft.end_ns - origin_ns);
+        }
+        Some(graph)
+    }
+}
+
+/// Communicators of which nothing says which ranks they have, and whose collectives often lack some: matched by chance, they are no
+/// evidence of who waited for whom.
+fn of_unknown_ranks(instances: &[Joined]) -> BTreeSet<i64> {
+    let mut counts: BTreeMap<i64, (usize, usize)> = BTreeMap::new();
+    for instance in instances {
+        let (lack, all) = counts.entry(instance.comm_id).or_default();
+        *lack += usize::from(instance.whole && !instance.complete);
+        *all += 1;
+    }
+    counts.into_iter().filter(|(_, (lack, all))| 4 * lack > *all).map(|(comm_id, _)| comm_id).collect()
+}
+
+/// A path on which nothing takes time.
+fn after(from: u32) -> Path {
+    Path { from, ..Path::default() }
 }
 
 /// An order in which each node comes after those that it waits for; `None` if some wait for each other.
 fn order(drafts: &[Draft]) -> Option<Vec<u32>> {
-    let mut waiting: Vec<u32> = drafts.iter().map(|draft| draft.edges.len() as u32).collect();
+    let mut waiting: Vec<u32> = drafts.iter().map(|draft| draft.paths.len() as u32).collect();
     let mut first = vec![0_u32; drafts.len() + 1];
-    for (from, _) in drafts.iter().flat_map(|draft| &draft.edges) {
-        first[*from as usize + 1] += 1;
+    for path in drafts.iter().flat_map(|draft| &draft.paths) {
+        first[path.from as usize + 1] += 1;
     }
     (1..first.len()).for_each(|at| first[at] += first[at - 1]);
     let mut followers = vec![0_u32; *first.last()? as usize];
     let mut next = first.clone();
     for (node, draft) in (0..).zip(drafts) {
-        for (from, _) in &draft.edges {
-            followers[next[*from as usize] as usize] = node;
-            next[*from as usize] += 1;
+        for path in &draft.paths {
+            followers[next[path.from as usize] as usize] = node;
+            next[path.from as usize] += 1;
         }
     }
     let mut ready: VecDeque<u32> = (0..drafts.len() as u32).filter(|node| waiting[*node as usize] == 0).collect();

@@ -110,7 +110,7 @@ impl Measured<'_> {
     }
 
     /// The case of a rank in the steps in which it is late.
-    fn case_in_steps(&self, delayed: Delayed, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Case {
+    pub(super) fn case_in_steps(&self, delayed: Delayed, suffered_ns: &dyn Fn(usize) -> i64, t: &Thresholds) -> Case {
         let excess = self.excess.only(&delayed.at);
         let ranges = Ranges::of((self.parts, &self.join.same_work.baseline), &excess.steps, self.per_step, t);
         let case =
@@ -287,6 +287,8 @@ impl Measured<'_> {
             step_ns,
             min_effect_ns: least_effect_ns(parts[rank]),
             suffered_ns: suffered_ns(rank) as f64,
+            cost: None,
+            doubted: None,
             busy_excess_ns: busy.as_ref().map(|busy| median(busy[rank].iter().flatten().copied()).unwrap_or(0.0)),
         };
         ranges.best(&least_range_ns).into_iter().enumerate().map(case).collect()

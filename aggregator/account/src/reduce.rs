@@ -5,17 +5,16 @@ use std::collections::BTreeSet;
 use trace::JobPathRow;
 
 use crate::charge::Charges;
-use crate::classify::{bases, judge};
 use crate::evidence::Ranges;
 use crate::job_path::job_path;
+use crate::judgement::Judgement;
 use crate::last::Last;
+use crate::lost_time::{Accounted, LostTime};
 use crate::measured::{Measured, Shown, step_ns};
 use crate::replay::Replay;
 use crate::replayed::Replayed;
-use crate::rows::{JudgedRanks, LeftOut, omissions, step_rows, wait_rows};
-use crate::scaled::Scaled;
+use crate::rows::{JudgedRanks, LeftOut, lost_time_rows, omissions, step_rows, wait_rows};
 use crate::stragglers::Stragglers;
-use crate::transfers;
 use measure::own_time::OwnTime;
 use measure::part::OnPaths;
 use model::Instance;
@@ -50,12 +49,13 @@ pub fn reduce_replayed<K>(
     keep: impl FnOnce(Replayed) -> K,
 ) -> (Stragglers, K) {
     let followed = Followed::of(&mut own_time, instances, clocks, on_paths, thresholds);
-    let Followed { join, per_step, excess, counted, replay, clock_error_ns, job_path, scaled } = followed;
+    let Followed { join, per_step, excess, counted, replay, clock_error_ns, job_path, accounted } = followed;
     forget_stretches(&mut own_time);
     let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
     let ranges = Ranges::of((&parts, &join.same_work.baseline), &excess.steps, per_step, thresholds);
-    let replayed = Replayed::of((replay, scaled), &parts, &join.same_work.stages, per_step);
+    let mut lost_time = accounted.as_ref().map(|accounted| accounted.lost_time.clone());
+    let mut replayed = Replayed::of((replay, accounted), &parts, &join.same_work.stages, per_step);
     let replay = &replayed.replay;
     let alone_ns = replay.alone_ns();
     let measured = Measured {
@@ -70,27 +70,19 @@ pub fn reduce_replayed<K>(
         alone_ns: &alone_ns,
     };
     let suffered_ns = |rank: usize| measured.per_waited_step_ns(charges.suffered_ns[rank]);
-    let mut cases = measured.cases(&suffered_ns, thresholds);
-    let mut bases = bases(&cases, thresholds);
-    let moving = measured.judge_occasional((&mut cases, &mut bases), &suffered_ns, thresholds);
-    let (hidden_ns, not_beside) = measured.hidden_ns(replay, &bases);
-    let transfers = measured.judge_transfers(&clock_error_ns, replay, (&mut cases, &mut bases), thresholds);
-    let (works, alone_ns) = measured.without_faults(replay, (&mut cases, &bases));
-    let measured = Measured { alone_ns: &alone_ns, ..measured };
-    let verdicts = judge(&cases, &bases, &hidden_ns, thresholds);
-    let shown = Shown::of(&cases, &verdicts, &ranges);
+    let judgement = measured.judged((replay, &clock_error_ns), &mut lost_time, &suffered_ns, thresholds);
+    let measured = Measured { alone_ns: &judgement.alone_ns, ..measured };
+    let shown = Shown::of(&judgement.cases, &judgement.verdicts, &ranges);
     let judged = JudgedRanks {
         measured: &measured,
-        cases: &cases,
-        verdicts: &verdicts,
+        judgement: &judgement,
         shown: &shown,
         charges: &charges,
         last: &Last::of(&join),
-        errors_ns: measured.errors_ns(&cases, &verdicts, thresholds),
         has_sends: replay.has_sends,
         length_ns: replay.length_ns(),
     };
-    let left_out = left_out((&measured, &charges), &transfers, not_beside, replay);
+    let left_out = left_out((&measured, &charges), (&judgement, lost_time.as_ref()), replay);
     let mut stragglers = Stragglers {
         stragglers: (0..parts.len()).map(|rank| judged.row(rank, thresholds)).collect(),
         steps: step_rows(&parts, &excess, &shown),
@@ -99,12 +91,18 @@ pub fn reduce_replayed<K>(
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
-        together: measured.together_ns(replay, &verdicts, (&works, &transfers.slow)).map(|ns| judged.together(ns)),
-        moving,
+        together: judged.all_together(),
         usual: join.same_work.faster_group().map(|rank| parts[rank].rank).collect(),
         omissions: omissions(&join, &excess, &parts, &left_out),
+        moving: judgement.moving,
         ..Stragglers::default()
     };
+    match &lost_time {
+        Some(lost_time) => {
+            (stragglers.lost_time, stragglers.lost_time_lines) = lost_time_rows(lost_time, &parts);
+        }
+        None => replayed.forget_account(),
+    }
     // The rows of the waits take as much memory as the replay.
     let (ranks, kept) = (replayed.ranks().to_vec(), keep(replayed));
     (stragglers.waits, stragglers.waited) = wait_rows(&join, &ranks);
@@ -125,7 +123,7 @@ struct Followed {
     replay: Replay,
     clock_error_ns: Vec<Option<i64>>,
     job_path: Vec<JobPathRow>,
-    scaled: Option<Scaled>,
+    accounted: Option<Accounted>,
 }
 
 impl Followed {
@@ -139,34 +137,43 @@ impl Followed {
         let parts = by_rank(own_time);
         let mut join = Join::of(&parts, instances, to_global);
         let per_step = PerStep::of(&parts);
-        let scaled = Scaled::of(&parts, &join, to_global);
         if on_paths.is_some() {
             forget_stretches(own_time);
         }
         let parts = by_rank(own_time);
         let excess = Excess::above_baseline(&mut join, parts.len(), per_step, step_ns(&parts));
+        let accounted = Accounted::of(&parts, &join, (to_global, clock_error_ns), thresholds.min_steps);
+        own_time.iter_mut().for_each(|own_time| own_time.graph = None);
+        let parts = by_rank(own_time);
         let counted = CountedSteps::of(&join, &excess, thresholds.min_steps);
         let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
         let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
         let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), on_paths);
-        Self { join, per_step, excess, counted, replay, clock_error_ns, job_path, scaled }
+        Self { join, per_step, excess, counted, replay, clock_error_ns, job_path, accounted }
     }
 }
 
+/// If this share of a step, in percent, begins late for no known reason, a note says so.
+const UNEXPLAINED_PCT: f64 = 5.0;
+
 fn left_out(
     (measured, charges): (&Measured<'_>, &Charges),
-    transfers: &transfers::Found,
-    not_beside: usize,
+    (judgement, lost_time): (&Judgement, Option<&LostTime>),
     replay: &Replay,
 ) -> LeftOut {
     LeftOut {
         ranges: measured.ranges.left_out as i64,
-        not_replayed: measured.alone_ns.iter().filter(|ns| ns.is_none()).count() as i64,
-        not_beside: not_beside as i64,
-        groups: transfers.left_out as i64,
-        without_clock: transfers.without_clock as i64,
+        not_replayed: judgement.not_replayed as i64,
+        not_beside: judgement.not_beside as i64,
+        groups: judgement.groups_left_out as i64,
+        without_clock: judgement.without_clock as i64,
         unpaired: charges.unpaired,
-        discrepancy_ns: replay.discrepancy_ns(),
+        // The account does not replay arrivals.
+        discrepancy_ns: if lost_time.is_some() { 0 } else { replay.discrepancy_ns() },
+        unexplained_ns: lost_time.and_then(|lost_time| {
+            let (late_ns, step_ns) = (lost_time.unexplained_ns, lost_time.step_ns());
+            (UNEXPLAINED_PCT * step_ns as f64 <= 100.0 * late_ns as f64).then_some((late_ns, step_ns))
+        }),
     }
 }
 

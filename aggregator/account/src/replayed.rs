@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use trace::PipelineRow;
 
+use crate::graph::NONE;
+use crate::lost_time::Accounted;
 use crate::rebucket::{Bound, Gradients};
 use crate::replay::{Change, Replay};
-use crate::scaled::Scaled;
+use crate::scaled::inner;
 use measure::own_time::OwnTime;
 use topology::per_step::PerStep;
 
@@ -26,9 +28,9 @@ pub struct Different {
 }
 
 impl Different {
-    /// Whether nothing but the times of transfers is different.
-    fn only_scales(&self) -> bool {
-        !self.scales.is_empty() && *self == Self { scales: self.scales.clone(), bound: self.bound, ..Self::default() }
+    /// Whether the graph of the run can replay it: nothing but lengths is different.
+    fn is_of_lengths(&self) -> bool {
+        !self.blocks && self.bucket_bytes.is_none()
     }
 
     /// The factor of the transfers of a communicator.
@@ -55,8 +57,8 @@ impl CommChoice {
 #[derive(Debug)]
 pub struct Replayed {
     pub(super) replay: Replay,
-    /// The graph of the run, for other times of transfers.
-    scaled: Option<Scaled>,
+    /// The graph of the run, for other lengths of its work and transfers.
+    accounted: Option<Accounted>,
     /// Ascending.
     pub(super) ranks: Vec<i32>,
     /// For each of them, the position of the lowest rank of its stage.
@@ -68,13 +70,18 @@ pub struct Replayed {
 
 impl Replayed {
     pub(super) fn of(
-        (replay, scaled): (Replay, Option<Scaled>),
+        (replay, accounted): (Replay, Option<Accounted>),
         parts: &[&OwnTime],
         stages: &[usize],
         per_step: PerStep,
     ) -> Self {
         let ranks = parts.iter().map(|part| part.rank).collect();
-        Self { replay, scaled, ranks, stages: stages.to_vec(), per_step, gradients: Gradients::default() }
+        Self { replay, accounted, ranks, stages: stages.to_vec(), per_step, gradients: Gradients::default() }
+    }
+
+    /// Replays by the collectives alone.
+    pub(super) fn forget_account(&mut self) {
+        self.accounted = None;
     }
 
     /// The ranks that were replayed, ascending.
@@ -85,14 +92,21 @@ impl Replayed {
     /// The lengths of the steps as recorded, and with something different. `None` if the replay cannot follow: no step has two buckets,
     /// which show when gradients are ready, or ranks call collectives in orders that contradict each other.
     ///
-    /// Other times of transfers are replayed by the graph of the run. Everything else is replayed by the collectives, of the steps that
-    /// have some, to the ends of their last ones; per step of the job, if only some of them have collectives.
+    /// Other lengths of work and transfers are replayed by the graph of the run. Other buckets, and collectives that block, are replayed
+    /// by the collectives: of the steps that have some, to the ends of their last ones; per step of the job, if only some of them have
+    /// collectives.
     pub fn step_lengths_ns(&self, different: &Different) -> Option<[Vec<i64>; 2]> {
-        if let Some(scaled) = self.scaled.as_ref().filter(|_| different.only_scales()) {
-            return Some([
-                scaled.step_lengths_ns(&|_| 1.0),
-                scaled.step_lengths_ns(&|comm_id| different.scale_of(comm_id)),
-            ]);
+        if let Some(accounted) = self.accounted.as_ref().filter(|_| different.is_of_lengths()) {
+            let Accounted { run, lengths, .. } = accounted;
+            let is_typical = |rank: u32| {
+                rank != NONE && self.ranks.get(rank as usize).is_some_and(|rank| different.typical.contains(rank))
+            };
+            let spans = run.graph.spans.iter().zip(lengths.recorded_ns.iter().zip(&lengths.typical_ns));
+            let of_span = spans.map(|(span, (o, m))| if is_typical(span.rank) { *m } else { *o });
+            let mut spans_ns: Vec<i64> = of_span.collect();
+            run.scale_transfers(&mut spans_ns, &|comm_id| different.scale_of(comm_id));
+            let lengths_of = |spans_ns: &[i64]| inner(&run.lengths_ns(spans_ns)).to_vec();
+            return Some([lengths_of(&lengths.recorded_ns), lengths_of(&spans_ns)]);
         }
         Some([self.by_collectives_ns(&Different::default())?, self.by_collectives_ns(different)?])
     }
@@ -136,8 +150,8 @@ impl Replayed {
     /// The error of a replayed step: by how much the replay with nothing changed differs from the recording, for each of `steps` steps.
     /// The graph of the run does not differ; its error is the time that it does not explain.
     pub fn error_ns(&self, different: &Different, steps: usize) -> i64 {
-        match self.scaled.as_ref().filter(|_| different.only_scales()) {
-            Some(scaled) => scaled.unexplained_ns(),
+        match self.accounted.as_ref().filter(|_| different.is_of_lengths()) {
+            Some(accounted) => accounted.lost_time.unexplained_ns,
             None => self.replay.discrepancy_ns() / steps.max(1) as i64,
         }
     }

@@ -1,10 +1,14 @@
 //! The rows of the tables of stragglers, and what was left out of them.
 
-use trace::{OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Verdict, WaitRow, Word};
+use trace::{
+    LostPart, LostTimeLineRow, LostTimeRow, OmissionRow, StandsOn, StragglerRow, StragglerStepRow, Verdict, WaitRow,
+    Word,
+};
 
 use crate::charge::{Charges, PAIRED_MAX};
-use crate::classify::{Case, Judged};
+use crate::judgement::Judgement;
 use crate::last::Last;
+use crate::lost_time::{Group, Line, LostTime, Part};
 use crate::measured::{Measured, Shown};
 use crate::standing::RANK_SIGMA;
 use crate::stragglers::{Together, Waited};
@@ -19,13 +23,10 @@ use topology::join::Join;
 /// All that the rows of the ranks show.
 pub(super) struct JudgedRanks<'a> {
     pub(super) measured: &'a Measured<'a>,
-    pub(super) cases: &'a [Case],
-    pub(super) verdicts: &'a [Judged],
+    pub(super) judgement: &'a Judgement,
     pub(super) shown: &'a Shown<'a>,
     pub(super) charges: &'a Charges,
     pub(super) last: &'a Last,
-    /// By how much the delay of each rank that stands out may be off, at 95 %.
-    pub(super) errors_ns: Vec<Option<i64>>,
     /// Whether ranks send to each other. What their work waits for is not recorded, so more of an excess may delay the steps.
     pub(super) has_sends: bool,
     /// The length of the run.
@@ -38,13 +39,13 @@ impl JudgedRanks<'_> {
         let Self { measured, shown, charges, .. } = self;
         let excess = measured.excess;
         let own_ns = excess.of_rank(rank);
-        let (case, judged) = (&self.cases[rank], self.verdicts[rank]);
+        let (case, judged) = (&self.judgement.cases[rank], self.judgement.verdicts[rank]);
         let occasion = case.occasion.as_ref();
         let interval = match occasion {
             Some(occasion) => median_interval_ns(&excess.only(&occasion.at).of_rank(rank)),
             None => median_interval_ns(&own_ns),
         };
-        let (delay_ns, error_ns) = (case.delay_ns(judged.1), self.error_ns(rank));
+        let (delay_ns, bounds_ns) = (case.delay_ns(judged.1), self.bounds_ns(rank));
         let transfers = case.transfers.as_ref().filter(|_| judged.1 == Some(StandsOn::Transfers));
         let share_of_steps = occasion
             .map(|o| o.at.len() as f64 / o.steps as f64)
@@ -60,8 +61,8 @@ impl JudgedRanks<'_> {
             own_excess_low_ns: interval.map(|i| i.0),
             own_excess_high_ns: interval.map(|i| i.1),
             step_delay_ns: delay_ns,
-            step_delay_low_ns: error_ns.map(|error| (delay_ns - error).max(0)),
-            step_delay_high_ns: error_ns.map(|error| delay_ns.max(self.unseen_ns(rank)).saturating_add(error)),
+            step_delay_low_ns: bounds_ns.map(|bounds| bounds.0),
+            step_delay_high_ns: bounds_ns.map(|bounds| bounds.1),
             caused_wait_ns: measured.per_waited_step_ns(charges.caused_ns[rank]),
             inherited_ns: measured.per_waited_step_ns(charges.inherited_ns[rank]),
             suffered_wait_ns: measured.per_waited_step_ns(charges.suffered_ns[rank]),
@@ -86,28 +87,44 @@ impl JudgedRanks<'_> {
         }
     }
 
+    /// The 95 % interval of the delay of a rank that stands out.
+    fn bounds_ns(&self, rank: usize) -> Option<(i64, i64)> {
+        let (case, (_, basis)) = (&self.judgement.cases[rank], self.judgement.verdicts[rank]);
+        if let Some(cost) = case.cost {
+            return basis.map(|_| (cost.low_ns.max(0), cost.high_ns.max(0)));
+        }
+        let (delay_ns, error_ns) = (case.delay_ns(basis), self.error_ns(rank)?);
+        Some(((delay_ns - error_ns).max(0), delay_ns.max(self.unseen_ns(rank)).saturating_add(error_ns)))
+    }
+
     /// With sends, no less than ranks usually differ by.
     fn error_ns(&self, rank: usize) -> Option<i64> {
-        let least_ns = if self.has_sends { RANK_SIGMA * self.cases[rank].step_ns as f64 } else { 0.0 };
-        self.errors_ns[rank].map(|error_ns| error_ns.max(least_ns.round() as i64))
+        let least_ns = if self.has_sends { RANK_SIGMA * self.judgement.cases[rank].step_ns as f64 } else { 0.0 };
+        self.judgement.errors_ns[rank].map(|error_ns| error_ns.max(least_ns.round() as i64))
     }
 
     /// With sends, all of an excess may delay the step.
     fn unseen_ns(&self, rank: usize) -> i64 {
-        let case = &self.cases[rank];
-        let transfers = case.transfers.as_ref().filter(|_| self.verdicts[rank].1 == Some(StandsOn::Transfers));
+        let case = &self.judgement.cases[rank];
+        let transfers =
+            case.transfers.as_ref().filter(|_| self.judgement.verdicts[rank].1 == Some(StandsOn::Transfers));
         let excess_ns = transfers.map_or(case.own_excess_ns, |transfers| transfers.excess_ns);
         if self.has_sends { excess_ns } else { 0 }
     }
 
     /// The delay by all causes together, whose errors add up as those of independent measurements.
-    pub(super) fn together(&self, ns: i64) -> Together {
-        let causes = || (0..self.verdicts.len()).filter(|rank| self.verdicts[*rank].0 == Verdict::Cause);
+    pub(super) fn all_together(&self) -> Option<Together> {
+        let Together { ns, interval_ns } = self.judgement.together?;
+        if interval_ns.is_some() {
+            return self.judgement.together;
+        }
+        let verdicts = &self.judgement.verdicts;
+        let causes = || (0..verdicts.len()).filter(|rank| verdicts[*rank].0 == Verdict::Cause);
         let squares: Option<Vec<f64>> = causes().map(|rank| Some((self.error_ns(rank)? as f64).powi(2))).collect();
         let error_ns = squares.map(|squares| squares.iter().sum::<f64>().sqrt().round() as i64);
         let most_ns = causes().map(|rank| self.unseen_ns(rank)).max().unwrap_or(0).max(ns);
         let interval = |error: i64| (ns.saturating_sub(error).max(0), most_ns.saturating_add(error));
-        Together { ns, interval_ns: error_ns.map(interval) }
+        Some(Together { ns, interval_ns: error_ns.map(interval) })
     }
 
     fn slowdown(&self, rank: usize) -> Option<f64> {
@@ -129,6 +146,62 @@ pub(super) fn step_rows(parts: &[&OwnTime], excess: &Excess, shown: &Shown<'_>) 
         .flat_map(|rank| (0..excess.steps.len()).map(move |at| (rank, at)))
         .map(|(r, at)| row(r, at))
         .collect()
+}
+
+/// The parts of the account, step by step, and its lines.
+pub(super) fn lost_time_rows(lost_time: &LostTime, parts: &[&OwnTime]) -> (Vec<LostTimeRow>, Vec<LostTimeLineRow>) {
+    let (mut rows, mut lines) = (Vec::new(), Vec::new());
+    for (part, by_step) in &lost_time.parts {
+        let (word, line) = match part {
+            Part::Work => (LostPart::Work, None),
+            Part::Dependencies => (LostPart::Dependencies, None),
+            Part::Transfer => (LostPart::Transfer, None),
+            Part::LongerSteps => (LostPart::LongerSteps, None),
+            Part::Variation => (LostPart::Variation, None),
+            Part::Group(at) => (LostPart::Line, Some(*at)),
+        };
+        let of_line = line.map_or(Vec::new(), |at| owners(&lost_time.groups[at], parts));
+        let count = of_line.len().max(1) as i64;
+        let row = LostTimeRow { part: word.into(), line: line.map(|at| at as i32), ..LostTimeRow::default() };
+        for (nth, (rank, comm_id)) in (0..count).zip(of_line.into_iter().chain([(None, None)])) {
+            let shared = |ns: i64| ns * (nth + 1) / count - ns * nth / count;
+            let of_step =
+                |(step, ns): (&i32, &i64)| LostTimeRow { rank, comm_id, step: *step, ns: shared(*ns), ..row.clone() };
+            rows.extend(lost_time.steps.iter().zip(by_step).map(of_step));
+        }
+    }
+    for (line, group) in (0..).zip(&lost_time.groups) {
+        let verdict = match () {
+            () if lost_time.is_named(group) => Verdict::Cause,
+            () if lost_time.is_suspected(group) => Verdict::Undecided,
+            () => Verdict::Ok,
+        };
+        let of_group = owners(group, parts).into_iter().zip(&group.lines);
+        lines.extend(of_group.map(|((rank, comm_id), of_rank)| LostTimeLineRow {
+            line,
+            rank,
+            comm_id,
+            pattern: group.pattern.into(),
+            steps: group.steps.as_ref().map_or(lost_time.steps.len(), Vec::len) as i32,
+            period_steps: group.period.map(|period| period.steps),
+            first_step: group.steps.as_ref().and_then(|steps| steps.first().copied()),
+            alone_ns: of_rank.alone.map(|cost| cost.ns),
+            together_ns: group.together.ns,
+            together_low_ns: group.together.low_ns,
+            together_high_ns: group.together.high_ns,
+            verdict: verdict.into(),
+        }));
+    }
+    (rows, lines)
+}
+
+/// The rank, or the communicator, of each line of a group.
+fn owners(group: &Group, parts: &[&OwnTime]) -> Vec<(Option<i32>, Option<i64>)> {
+    let owner = |line: &Line| match line.comm_id {
+        Some(comm_id) => (None, Some(comm_id)),
+        None => (line.ranks.first().map(|rank| parts[*rank].rank), None),
+    };
+    group.lines.iter().map(owner).collect()
 }
 
 /// One row for each instance and rank, and its collective.
@@ -171,11 +244,14 @@ pub(super) struct LeftOut {
     pub(super) unpaired: i64,
     /// Difference of the unchanged replay from the recording.
     pub(super) discrepancy_ns: i64,
+    /// How much of a step begins later than anything that the graph knows explains, and the step, if that is much.
+    pub(super) unexplained_ns: Option<(i64, i64)>,
 }
 
 /// The omissions of `join`, and a line for each number of `left_out`.
 pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_out: &LeftOut) -> Vec<OmissionRow> {
-    let LeftOut { ranges, not_replayed, not_beside, groups, without_clock, unpaired, discrepancy_ns } = *left_out;
+    let LeftOut { ranges, not_replayed, not_beside, groups, without_clock, unpaired, discrepancy_ns, unexplained_ns } =
+        *left_out;
     let mut rows = join.omissions.clone();
     if ranges > 0 {
         let why = "the ranks have too many different ranges; those with the most time are compared";
@@ -204,6 +280,14 @@ pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_o
             ns(discrepancy_ns)
         );
         rows.push(OmissionRow::note("delays of a step", why));
+    }
+    if let Some((late_ns, step_ns)) = unexplained_ns {
+        let why = format!(
+            "{} of each {} step begins later than anything that was recorded explains; costs may be off by that share",
+            ns(late_ns),
+            ns(step_ns)
+        );
+        rows.push(OmissionRow::note("starts in the account of lost time", why));
     }
     if unpaired > 0 {
         let why = format!(

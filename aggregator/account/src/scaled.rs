@@ -1,4 +1,4 @@
-//! The lengths of the steps if transfers take another time, by the graph of the run.
+//! The lengths of the steps of a run, with spans of other lengths, by the graph of the run.
 //!
 //! A step ends when all is done that its ranks launched before the next step began, or before its own end if no step follows:
 //!
@@ -10,12 +10,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::graph::{Graph, Kind, Node};
-use measure::graph::{NodeKind, RankGraph};
+use crate::graph::{Graph, Node, SpanKind};
+use measure::graph::{Condensed, NodeKind, follows};
 use measure::own_time::OwnTime;
 use model::steps::StepWindow;
-use topology::ToGlobal;
 use topology::join::Join;
+use topology::{ClockError, ToGlobal};
 
 /// From so many steps on, the first and the last one do not count: the recording cuts what they wait for.
 const INNER_STEPS: usize = 4;
@@ -28,23 +28,37 @@ pub(crate) struct Scaled {
     comm_of: Vec<i64>,
     /// For each node, how many bounds its host had passed.
     passed: Vec<u32>,
+    /// The numbers of these steps, ascending.
+    pub(crate) steps: Vec<i32>,
     /// For each bound, whether a step begins there: where the next step is not in common, the end of a step is a bound, too.
     begins_step: Vec<bool>,
 }
 
 impl Scaled {
-    /// `None` if the graph of a rank was not kept, or ranks have no step in common, or collectives contradict the order of work.
-    pub(crate) fn of(parts: &[&OwnTime], join: &Join, to_global: ToGlobal<'_>) -> Option<Self> {
-        let ranks: Vec<&RankGraph> = parts.iter().map(|part| part.graph.as_deref()).collect::<Option<_>>()?;
-        let numbers = |rank: &&RankGraph| rank.steps.iter().map(|step| step.step).collect::<BTreeSet<i32>>();
+    /// `None` if ranks have no step in common, or collectives contradict the order of work.
+    pub(crate) fn of(
+        ranks: &[&Condensed],
+        parts: &[&OwnTime],
+        join: &Join,
+        (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
+    ) -> Option<Self> {
+        let numbers = |rank: &&Condensed| rank.steps().map(|step| step.step).collect::<BTreeSet<i32>>();
         let common = ranks.iter().map(numbers).reduce(|a, b| &a & &b).filter(|common| !common.is_empty())?;
-        let is_followed = |step: i32| common.contains(&(step + 1));
+        let is_close = |rank: &&Condensed, step: i32| {
+            let window = |number: i32| rank.steps().find(|step| step.step == number).map(|step| step.window);
+            let [Some(this), Some(next)] = [step, step + 1].map(window) else { return false };
+            follows(this, next)
+        };
+        // Between the steps of two recordings lies no step.
+        let is_followed = |step: i32| common.contains(&(step + 1)) && ranks.iter().all(|rank| is_close(rank, step));
+        let followed: BTreeSet<i32> = common.iter().copied().filter(|step| is_followed(*step)).collect();
+        let is_followed = |step: i32| followed.contains(&step);
         let begins_step: Vec<bool> = common
             .iter()
             .flat_map(|step| std::iter::once(true).chain((!is_followed(*step)).then_some(false)))
             .collect();
-        let bounds = |rank: &&RankGraph| -> Vec<i64> {
-            let mut steps = rank.steps.clone();
+        let bounds = |rank: &&Condensed| -> Vec<i64> {
+            let mut steps: Vec<StepWindow> = rank.steps().collect();
             steps.retain(|step| common.contains(&step.step));
             steps.sort_unstable_by_key(|step| step.step);
             steps.dedup_by_key(|step| step.step);
@@ -56,61 +70,65 @@ impl Scaled {
         };
         let bounds: Vec<Vec<i64>> = ranks.iter().map(bounds).collect();
         let global = |rank: usize, ns: i64| to_global(parts[rank].rank, parts[rank].has_device, ns);
-        let graph = Graph::of(&ranks, &join.instances, &global)?;
+        let error_ns = |rank: usize| clock_error_ns(parts[rank].rank, parts[rank].has_device);
+        let graph = Graph::of(ranks, &join.instances, (&global, &error_ns))?;
         let passed = |node: &Node| {
             // A transfer belongs to the ranks that wait for it.
-            let of_rank = bounds.get(node.rank as usize).filter(|_| node.kind != Kind::Transfer);
-            of_rank.map_or(0, |bounds| bounds.partition_point(|bound_ns| *bound_ns <= node.at_ns) as u32)
+            let of_rank = bounds.get(node.rank as usize).filter(|_| node.kind.is_some());
+            // The host before a bound has not passed it.
+            let is_before = node.kind == Some(NodeKind::Host);
+            let has_passed = |bound_ns: &i64| *bound_ns < node.at_ns || *bound_ns == node.at_ns && !is_before;
+            of_rank.map_or(0, |bounds| bounds.partition_point(has_passed) as u32)
         };
         Some(Self {
             passed: graph.nodes.iter().map(passed).collect(),
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
+            steps: common.into_iter().collect(),
             begins_step,
             graph,
         })
     }
 
-    /// The lengths of the steps if the transfers of each communicator take a multiple of their time.
-    pub(crate) fn step_lengths_ns(&self, scale_of: &dyn Fn(i64) -> f64) -> Vec<i64> {
-        let mut weights_ns = self.graph.recorded_ns();
-        for ((weight_ns, node), len_ns) in weights_ns.iter_mut().zip(&self.graph.nodes).zip(&self.graph.len_ns) {
-            let is_transfer = matches!(node.kind, Kind::Transfer | Kind::Rank(NodeKind::Leave));
-            if let Some(comm_id) = self.comm_of.get(node.instance as usize).filter(|_| is_transfer) {
-                *weight_ns -= ((1.0 - scale_of(*comm_id)) * (*len_ns).max(0) as f64).round() as i64;
+    /// Multiplies the transfers of each communicator in `spans_ns`.
+    pub(crate) fn scale_transfers(&self, spans_ns: &mut [i64], scale_of: &dyn Fn(i64) -> f64) {
+        let mut instance_of = vec![None; spans_ns.len()];
+        for node in self.graph.nodes.iter().filter(|node| matches!(node.kind, None | Some(NodeKind::Leave))) {
+            if let Some(instance_of) = instance_of.get_mut(node.own as usize) {
+                *instance_of = self.comm_of.get(node.instance as usize);
             }
         }
-        let bounds_ns = self.bounds_ns(&weights_ns);
-        let between = bounds_ns.windows(2).map(|pair| pair[1] - pair[0]).zip(&self.begins_step);
-        let lengths: Vec<i64> = between.filter(|(_, begins)| **begins).map(|(length_ns, _)| length_ns).collect();
-        match lengths.len() {
-            INNER_STEPS.. => lengths[1..lengths.len() - 1].to_vec(),
-            _ => lengths,
+        for (ns, comm_id) in spans_ns.iter_mut().zip(instance_of) {
+            if let Some(comm_id) = comm_id {
+                *ns = (*ns as f64 * scale_of(*comm_id)).round() as i64;
+            }
         }
+    }
+
+    /// The lengths of the steps with spans of these lengths.
+    pub(crate) fn lengths_ns(&self, spans_ns: &[i64]) -> Vec<i64> {
+        let bounds_ns = self.bounds_ns(spans_ns);
+        let between = bounds_ns.windows(2).map(|pair| pair[1] - pair[0]).zip(&self.begins_step);
+        between.filter(|(_, begins)| **begins).map(|(length_ns, _)| length_ns).collect()
     }
 
     /// How much of a step begins later than anything that the graph knows explains.
     pub(crate) fn unexplained_ns(&self) -> i64 {
-        let mut weights_ns = self.graph.recorded_ns();
-        for ((weight_ns, node), gap_ns) in weights_ns.iter_mut().zip(&self.graph.nodes).zip(&self.graph.gap_ns) {
-            // Recordings of ranks begin when they begin.
-            *weight_ns -= if node.kind == Kind::Rank(NodeKind::Begin) { 0 } else { (*gap_ns).max(0) };
-        }
-        let mut ends_ns = Vec::new();
-        (self.graph.end_ns - self.graph.replay(&weights_ns, &mut ends_ns))
-            / self.begins_step.iter().filter(|begins| **begins).count().max(1) as i64
+        let prompt = self.graph.spans.iter().map(|span| if span.kind == SpanKind::Late { 0 } else { span.len_ns });
+        let saved_ns = self.graph.end_ns - self.graph.replay(&prompt.collect::<Vec<_>>(), &mut Vec::new());
+        saved_ns / self.steps.len().max(1) as i64
     }
 
-    /// When all is done that was launched before each bound, with these gaps and lengths.
-    pub(crate) fn bounds_ns(&self, weights_ns: &[i64]) -> Vec<i64> {
+    /// When all is done that was launched before each bound, with spans of these lengths.
+    pub(crate) fn bounds_ns(&self, spans_ns: &[i64]) -> Vec<i64> {
         let mut ends_ns = Vec::new();
-        self.graph.replay(weights_ns, &mut ends_ns);
+        self.graph.replay(spans_ns, &mut ends_ns);
         let mut bounds_ns = vec![0; self.begins_step.len() + 1];
         for ((node, passed), node_end_ns) in self.graph.nodes.iter().zip(&self.passed).zip(ends_ns) {
-            if node.kind != Kind::Transfer {
+            if node.kind.is_some() {
                 bounds_ns[*passed as usize] = node_end_ns.max(bounds_ns[*passed as usize]);
             }
         }
-        // Work that was launched behind the last bound belongs to no step.
+        // What was launched behind the last bound is in no step.
         bounds_ns.pop();
         let mut done_ns = 0;
         for bound_ns in &mut bounds_ns {
@@ -118,5 +136,13 @@ impl Scaled {
             *bound_ns = done_ns;
         }
         bounds_ns
+    }
+}
+
+/// The steps whose begin and end the recording has.
+pub(crate) fn inner<T>(of_steps: &[T]) -> &[T] {
+    match of_steps.len() {
+        INNER_STEPS.. => &of_steps[1..of_steps.len() - 1],
+        _ => of_steps,
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use model::analysis::Analysis;
-use trace::{JobPathRow, OmissionRow, PipelineRow, StragglerRow, StragglerStepRow, WaitRow};
+use trace::{
+    JobPathRow, LostTimeLineRow, LostTimeRow, OmissionRow, PipelineRow, StragglerRow, StragglerStepRow, WaitRow,
+};
 
 use crate::occasional::Moving;
 use crate::replayed::Replayed;
@@ -55,6 +57,10 @@ pub struct Stragglers {
     pub moving: Option<Moving>,
     /// The ranks that show the typical work, ascending, if most of the ranks that do the same work as these are slow; else none.
     pub usual: Vec<i32>,
+    /// The account of lost time; empty without a graph of the run.
+    pub lost_time: Vec<LostTimeRow>,
+    /// What takes time in it.
+    pub lost_time_lines: Vec<LostTimeLineRow>,
     /// Steps and collectives that could not be used, with the reason.
     pub omissions: Vec<OmissionRow>,
 }

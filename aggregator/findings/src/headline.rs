@@ -3,6 +3,7 @@
 
 mod level;
 mod lines;
+mod parts;
 mod phrases;
 
 use std::collections::BTreeSet;
@@ -37,26 +38,21 @@ pub struct Found {
 /// The verdict on a run.
 pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) -> Verdict {
     let moving = found.moving.as_ref();
-    let rows_by_delay = |is_wanted: &dyn Fn(&StragglerRow) -> bool| {
-        let mut rows: Vec<&StragglerRow> = tables.stragglers.iter().filter(|r| r.steps > 0 && is_wanted(r)).collect();
-        rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
-        rows
-    };
-    let causes = rows_by_delay(&|r| r.verdict == RankVerdict::Cause);
-    let suspects = rows_by_delay(&|r| r.verdict == RankVerdict::Undecided);
-    let without_cost = rows_by_delay(&is_without_cost);
+    let causes = rows_by_delay(tables, &|r| r.verdict == RankVerdict::Cause);
+    let suspects = rows_by_delay(tables, &|r| r.verdict == RankVerdict::Undecided);
+    let without_cost = rows_by_delay(tables, &is_without_cost);
     let most_excess = tables.stragglers.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
     let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
-    let step_ns = lower_median(steps.map(|b| b.wall_ns));
+    // The account divides the mean step; what is late in some steps only is no part of their median.
+    let step_ns = parts::mean_step_ns(tables).or_else(|| lower_median(steps.map(|b| b.wall_ns)));
     let waits = waits(tables, facts, step_ns);
-    let (kind, row) = match (causes.first(), suspects.first()) {
-        (Some(row), _) => (VerdictKind::Cause, Some(*row)),
-        (None, Some(row)) => (VerdictKind::Undecided, Some(*row)),
-        (None, None) if !judged(tables, facts) => (VerdictKind::Nothing, None),
-        (None, None) if waits.is_long || moving.is_some() || !facts.missing_ranks.is_empty() => {
-            (VerdictKind::Undecided, None)
-        }
-        (None, None) => (VerdictKind::Balanced, without_cost.first().copied().or(most_excess)),
+    let part = parts::largest(tables);
+    let kind = kind_of((&causes, &suspects), part.as_ref(), waits.is_long || moving.is_some(), (tables, facts));
+    let row = match kind {
+        VerdictKind::Cause => causes.first().copied(),
+        VerdictKind::Undecided => suspects.first().copied(),
+        VerdictKind::Balanced => without_cost.first().copied().or(most_excess),
+        _ => None,
     };
     let ranks = |rows: &[&StragglerRow]| rows.iter().map(|r| r.rank).collect();
     let mut verdict = Verdict {
@@ -75,11 +71,8 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
     let accumulates = facts.steps.iter().any(|step| !with.contains(step));
     let rivals = if causes.is_empty() { &suspects } else { &causes };
     verdict.sentence = match (kind, row) {
-        (VerdictKind::Undecided, None) => match moving {
-            Some(moving) => moves(moving, step_ns),
-            None if waits.is_long => scattered(&waits, tables),
-            None => missing(facts),
-        },
+        (VerdictKind::Undecided, None) => of_no_rank(moving, &waits, step_ns, (tables, facts)),
+        (VerdictKind::Jitter | VerdictKind::Lost, _) => part.as_ref().map_or(String::new(), |part| part.sentence()),
         (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
         (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
     };
@@ -96,12 +89,62 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
         verdict.doubt = Some(verdict.sentence.clone());
     }
     let rivals = rivals.get(1..).unwrap_or_default();
-    let about = lines::About { row, rivals, level: level.as_ref(), facts, kernels: &tables.kernel_stats };
+    let about = lines::About {
+        row,
+        rivals,
+        level: level.as_ref(),
+        lines: &tables.lost_time_lines,
+        facts,
+        kernels: &tables.kernel_stats,
+    };
     lines::fill(&mut verdict, &about, t);
+    if let Some(part) = part.filter(|_| matches!(kind, VerdictKind::Jitter | VerdictKind::Lost)) {
+        part.fill(&mut verdict);
+    }
     if names_no_rank && verdict.action.is_none() {
-        verdict.action = Some(advice_without_rank(moving.is_some()).into());
+        verdict.action = Some(parts::advice_without_rank(moving.is_some()).into());
     }
     verdict
+}
+
+/// The rows of ranks that were compared and are wanted, the largest delay first.
+fn rows_by_delay<'a>(tables: &'a Tables, is_wanted: &dyn Fn(&StragglerRow) -> bool) -> Vec<&'a StragglerRow> {
+    let mut rows: Vec<&StragglerRow> = tables.stragglers.iter().filter(|r| r.steps > 0 && is_wanted(r)).collect();
+    rows.sort_by_key(|r| (std::cmp::Reverse(r.step_delay_ns), r.rank));
+    rows
+}
+
+/// The sentence where ranks wait, but not for one that can be named.
+fn of_no_rank(
+    moving: Option<&Moving>,
+    waits: &Waits,
+    step_ns: Option<i64>,
+    (tables, facts): (&Tables, &Facts),
+) -> String {
+    match moving {
+        Some(moving) => moves(moving, step_ns),
+        None if waits.is_long => scattered(waits, tables),
+        None => missing(facts),
+    }
+}
+
+/// The kind of the verdict. `moves` says that ranks without an account wait for others by turns.
+fn kind_of(
+    (causes, suspects): (&[&StragglerRow], &[&StragglerRow]),
+    part: Option<&parts::PartOfSteps>,
+    moves: bool,
+    (tables, facts): (&Tables, &Facts),
+) -> VerdictKind {
+    let is_whole = facts.missing_ranks.is_empty();
+    match () {
+        () if !causes.is_empty() => VerdictKind::Cause,
+        () if !suspects.is_empty() => VerdictKind::Undecided,
+        () if !judged(tables, facts) => VerdictKind::Nothing,
+        () if !is_whole => VerdictKind::Undecided,
+        () if !tables.lost_time.is_empty() => part.map_or(VerdictKind::Balanced, parts::PartOfSteps::kind),
+        () if moves => VerdictKind::Undecided,
+        () => VerdictKind::Balanced,
+    }
 }
 
 /// The claims of an answer beside its findings: which rows are missing, and whether the job is balanced. The finding `straggler` has the
@@ -175,14 +218,6 @@ fn waits(tables: &Tables, facts: &Facts, step_ns: Option<i64>) -> Waits {
     let is_uneven = share(longest_ns - per_step(all.least_ns())) >= SCATTERED_WAITS_PCT;
     let series = || all.ns.iter().map(|of_rank| of_rank.iter().map(|ns| *ns as f64).collect()).collect::<Vec<_>>();
     Waits { longest, pct: share(longest_ns), is_long: is_uneven && differ(&series(), step_ns.unwrap_or(0)) }
-}
-
-/// The action for a run in which ranks wait, but not for one rank in most steps.
-fn advice_without_rank(is_moving: bool) -> &'static str {
-    match is_moving {
-        true => "compare the inputs of the late steps, and look for programs that run beside the ranks",
-        false => "record more steps; collective_waits says for each step which rank was waited for",
-    }
 }
 
 /// The sentence that names the ranks which show the typical work; empty where most ranks do.

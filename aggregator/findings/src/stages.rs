@@ -145,7 +145,7 @@ impl Longer {
 pub fn take_headline(analysis: &mut Analysis) {
     let verdict = &analysis.verdict;
     let names_no_rank = match verdict.kind {
-        VerdictKind::Balanced => true,
+        VerdictKind::Balanced | VerdictKind::Jitter | VerdictKind::Lost => true,
         VerdictKind::Undecided => verdict.suspects.is_empty(),
         VerdictKind::Cause | VerdictKind::Nothing | VerdictKind::Hung => false,
     };

@@ -22,15 +22,15 @@ fn straggler(context: &Context<'_>) -> Option<Found> {
         VerdictKind::Cause => Severity::Critical,
         VerdictKind::Undecided if verdict.within_variation => Severity::Info,
         VerdictKind::Undecided => Severity::Warning,
-        VerdictKind::Balanced | VerdictKind::Nothing | VerdictKind::Hung => Severity::Info,
+        _ => Severity::Info,
     };
     let row = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank)?;
-    if verdict.kind == VerdictKind::Balanced && !is_without_cost(row) {
+    if verdict.kind.acquits_all() && !is_without_cost(row) {
         return None;
     }
     let evidence = row.evidence.clone().unwrap_or_else(|| verdict.sentence.as_str().into());
     let suggestion = match verdict.kind {
-        VerdictKind::Balanced => "nothing to do: the step would not be shorter without it",
+        kind if kind.acquits_all() => "nothing to do: the step would not be shorter without it",
         _ => verdict.action.as_deref().unwrap_or("record more steps"),
     };
     let relation = match verdict.kind {
@@ -42,7 +42,7 @@ fn straggler(context: &Context<'_>) -> Option<Found> {
         Claim::new(Quantity::StepDelay, relation, "stragglers").of(row.rank, None).value(Value::Ns(row.step_delay_ns));
     let claim = claim.interval(row.step_delay_low_ns, row.step_delay_high_ns).advises(Advice::CompareRanks);
     let claim = match verdict.kind {
-        VerdictKind::Balanced => claim,
+        kind if kind.acquits_all() => claim,
         _ => claim.explains(part_of(row, analysis.facts.has_device_rows), row.step_delay_ns),
     };
     let found = finding(claim, severity, verdict.sentence.clone(), evidence.to_string(), suggestion);

@@ -21,6 +21,7 @@
 
 mod build;
 mod calls;
+pub mod condensed;
 mod device;
 mod host_only;
 mod nodes;
@@ -32,6 +33,8 @@ use model::RankData;
 use model::steps::host_windows;
 use trace::rank::Launches;
 
+pub use self::condensed::Condensed;
+pub use self::device::follows;
 pub use self::nodes::{Edge, NO_ROW, Node, NodeKind, RankGraph, Starts};
 
 impl RankGraph {

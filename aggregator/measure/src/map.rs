@@ -9,7 +9,7 @@ use crate::by_name::stats;
 use crate::communication::{CommunicationEvidence, evidence};
 use crate::critical::critical_path;
 use crate::device::{View, device_tables};
-use crate::graph::RankGraph;
+use crate::graph::{Condensed, RankGraph};
 use crate::idle::idle_breakdown;
 use crate::lost_launches::LostLaunches;
 use crate::memory::memory_tables;
@@ -28,14 +28,22 @@ use model::windows::Windows;
 use model::{Collective, RankData};
 use trace::rank::Launches;
 
-/// Reduces a rank to its part. `time` is the selected span in the rank's clock.
-pub fn map_rank(data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
-    map(data, options, time, false)
+/// A map: [`map_rank`] or [`map_only_rank`].
+pub type MapRank = fn(RankData, &Options, Option<Interval>) -> RankPart;
+
+/// The map for ranks of an input with this many. The graph of an only rank would serve nothing.
+pub fn map_of(ranks: usize) -> MapRank {
+    if ranks > 1 { map_rank } else { map_only_rank }
 }
 
-/// The same, and keeps the graph of the rank's work.
-pub fn map_rank_with_graph(data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
+/// Reduces a rank to its part. `time` is the selected span in the rank's clock.
+pub fn map_rank(data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
     map(data, options, time, true)
+}
+
+/// The same without the graph of the rank's work.
+pub fn map_only_rank(data: RankData, options: &Options, time: Option<Interval>) -> RankPart {
+    map(data, options, time, false)
 }
 
 fn map(mut data: RankData, options: &Options, time: Option<Interval>, keeps_graph: bool) -> RankPart {
@@ -56,7 +64,7 @@ fn map(mut data: RankData, options: &Options, time: Option<Interval>, keeps_grap
     let ((of_device, exposed_ns), (of_host, mut straggler, communication)) =
         rayon::join(|| of_devices(&data, options, &scope, &launches), || of_host(&data, options, &scope, &launches));
     if keeps_graph {
-        straggler.graph = RankGraph::of(&data, &launches).map(Arc::new);
+        straggler.graph = RankGraph::of(&data, &launches).map(|graph| Arc::new(Condensed::of(&graph)));
     }
     let overhead = overhead_of_steps(&data, &|row| scope.keeps_row(&data.events, row));
     let mut tables = Tables { omissions: data.omissions, ..Tables::default() };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use trace::{Phase, StepRow};
 
-use crate::graph::RankGraph;
+use crate::graph::Condensed;
 pub use crate::own_time::path_work::{Done, PathWork};
 use crate::own_time::path_work::{Waits, path_steps};
 pub use crate::own_time::ranges::RangePart;
@@ -52,7 +52,7 @@ pub struct OwnTime {
     /// If waits that the rank recorded tell its work from waiting: the same without them. See [`of_run`].
     pub by_operators: Option<Box<OwnTime>>,
     /// Its work as a graph; `None` unless that was asked for.
-    pub graph: Option<Arc<RankGraph>>,
+    pub graph: Option<Arc<Condensed>>,
 }
 
 /// The data of one rank that the critical path of the job needs.

@@ -1,5 +1,7 @@
 //! Limits the part of a rank to the selected steps.
 
+use std::sync::Arc;
+
 use crate::own_time::OwnTime;
 use crate::part::RankPart;
 use model::scope::{Scope, narrow_to_steps, retain};
@@ -28,6 +30,9 @@ fn select_stretches(part: &mut OwnTime, kept: &[bool], scope: &Scope) {
     });
     let new_positions: Vec<Option<u32>> = new_positions.collect();
     retain(&mut part.stretches, kept);
+    if let Some(graph) = &mut part.graph {
+        Arc::make_mut(graph).select(&new_positions, |step| scope.has_step(step));
+    }
     let moved = |at: Option<u32>| new_positions.get(at? as usize).copied().flatten();
     for stretch in &mut part.stretches {
         stretch.previous = moved(stretch.previous);

@@ -116,8 +116,12 @@ pub enum VerdictKind {
     Cause,
     /// A rank may slow the others down, but the evidence is not certain.
     Undecided,
-    /// No rank stands out.
+    /// No rank stands out, and no part of the steps takes much but work.
     Balanced,
+    /// No rank stands out, but much of the steps is lost because one rank or another is late.
+    Jitter,
+    /// No rank stands out, but much of the steps is lost to something else: transfers, dependencies, longer steps.
+    Lost,
     /// The job hung: ranks are missing from a collective that others entered. These ranks are the causes.
     Hung,
     /// There is nothing to judge: one rank, no steps or no collectives.
@@ -126,12 +130,19 @@ pub enum VerdictKind {
 }
 
 impl VerdictKind {
+    /// Whether it says that no rank slows the others.
+    pub fn acquits_all(self) -> bool {
+        matches!(self, Self::Balanced | Self::Jitter | Self::Lost)
+    }
+
     /// The word in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cause => "cause",
             Self::Undecided => "undecided",
             Self::Balanced => "balanced",
+            Self::Jitter => "jitter",
+            Self::Lost => "lost",
             Self::Hung => "hung",
             Self::Nothing => "nothing",
         }
@@ -197,7 +208,7 @@ pub struct Verdict {
     pub period_first_step: Option<i32>,
     /// Number of steps judged.
     pub steps: i32,
-    /// Median length of a step over all ranks.
+    /// Mean length of a step in the account of lost time; without an account, the median over all ranks.
     pub step_ns: Option<i64>,
     /// The longest time per step that a rank waits for others without computing, beyond the clocks' error; `None` if there is
     /// no such wait or a clock's error is unknown.

@@ -15,6 +15,7 @@ pub mod in_order;
 pub mod intervals;
 pub mod limits;
 pub mod options;
+pub mod parts_of_step;
 pub mod peaks;
 pub mod protobuf;
 pub mod rank_order;

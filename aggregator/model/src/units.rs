@@ -163,9 +163,26 @@ pub fn spoken_z(z: f64) -> String {
     if z.abs() < 100.0 { format!("z {z:.1}") } else { format!("z {}100", if z > 0.0 { "above " } else { "below −" }) }
 }
 
+/// `1st`, `2nd`, `13th`.
+pub fn ordinal(number: i32) -> String {
+    let ending = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_their_endings() {
+        assert_eq!([1, 2, 3, 4, 11, 12, 21, 112].map(ordinal).join(" "), "1st 2nd 3rd 4th 11th 12th 21st 112th");
+    }
 
     #[test]
     fn times() {

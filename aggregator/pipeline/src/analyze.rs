@@ -23,7 +23,7 @@ use findings::slow_kernels::name_slow_devices;
 use findings::{OfRanks, add_findings, stages, unmarked_steps};
 use hang::unfinished::unfinished;
 use measure::by_name::{compare_kernels, compare_ops};
-use measure::map::{map_rank, map_rank_with_graph};
+use measure::map::{map_of, map_only_rank};
 use measure::own_time::{self, OwnTime};
 use measure::part::{InMemory, RankPart, Waiting};
 use measure::reduced::{Reduced, is_judged};
@@ -35,7 +35,7 @@ use model::selection::require_any;
 use model::source::{Source, SourceInfo};
 use model::thresholds::Thresholds;
 use model::units::omission;
-use model::{Instance, RankData, RankOutline};
+use model::{Instance, RankOutline};
 use topology::communicators::communicators;
 use topology::rank_groups::rank_groups;
 
@@ -50,7 +50,7 @@ pub fn analyze(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Analysis, Error> {
-    let (parts, _, omissions) = map_chosen(source, options, progress, map_rank)?;
+    let (parts, _, omissions) = map_chosen(source, options, progress)?;
     reduce(parts, &source.info(), options, omissions)
 }
 
@@ -83,7 +83,7 @@ pub fn analyze_replayed(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<AnalyzedReplay, Error> {
-    let (parts, _, omissions) = map_chosen(source, options, progress, map_rank_with_graph)?;
+    let (parts, _, omissions) = map_chosen(source, options, progress)?;
     let collectives = parts.iter().flat_map(|part| &part.outline.collectives);
     let comm_names = collectives.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect();
     let gradients = gradients(&parts);
@@ -118,7 +118,7 @@ pub fn analyze_aligned(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Analyzed, Error> {
-    let (parts, time, omissions) = map_chosen(source, options, progress, map_rank)?;
+    let (parts, time, omissions) = map_chosen(source, options, progress)?;
     let devices = parts.iter().flat_map(|p| p.devices.iter().cloned()).collect();
     let of_part = |part: &RankPart| Some((part.outline.info.rank, part.outline.recorded_ns?));
     let recorded: Vec<(i32, (i64, i64))> = parts.iter().filter_map(of_part).collect();
@@ -131,17 +131,17 @@ pub fn analyze_aligned(
 /// Parts of ranks, the span of `--from` and `--to` on each rank's clock, and the omissions.
 type Mapped = (Vec<RankPart>, BTreeMap<i32, Interval>, Vec<OmissionRow>);
 
-/// Loads the chosen part of the chosen ranks, and maps it with `map`.
+/// Loads the chosen part of the chosen ranks, and maps it.
 fn map_chosen(
     source: &dyn Source,
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
-    map: fn(RankData, &Options, Option<Interval>) -> RankPart,
 ) -> Result<Mapped, Error> {
+    let map = map_of(source.ranks().len());
     let time = if options.selects_by_time() {
         // The bounds of --from and --to on a rank's clock are known only after all ranks were aligned by a first pass.
         let whole = Options { steps: None, range: None, from: None, to: None, ..options.clone() };
-        let load = |rank| source.load(rank).map(|data| map_rank(data, &whole, None));
+        let load = |rank| source.load(rank).map(|data| map_only_rank(data, &whole, None));
         let (parts, _) = load_chosen(source, &whole, &|_, _| (), load, |part| &mut part.outline)?;
         time_bounds(parts.iter().map(|part| &part.outline), options)
     } else {
@@ -247,6 +247,8 @@ fn judge_ranks<K>(
     tables.straggler_steps = stragglers.steps;
     tables.collective_waits = stragglers.waits;
     tables.job_critical_path = stragglers.job_path;
+    tables.lost_time = stragglers.lost_time;
+    tables.lost_time_lines = stragglers.lost_time_lines;
     tables.pipeline = stragglers.pipeline;
     let judged = Judged { tables, of_ranks, omissions, clocks, facts, found, of_parts, comm_ids };
     Ok((judged, kept))

@@ -2,7 +2,7 @@
 
 use align::aligned::load_chosen;
 use diff::{Diff, Method, RankProfile, RunProfile, compare, profile_rank};
-use measure::map::map_rank;
+use measure::map::map_of;
 use measure::part::RankPart;
 use model::Error;
 use model::options::Options;
@@ -56,6 +56,7 @@ pub fn diff(
 /// # Errors
 /// The errors of [`analyze`](crate::analyze()).
 pub fn profile_run(source: &dyn Source, options: &Options, progress: &(dyn Fn() + Sync)) -> Result<RunProfile, Error> {
+    let map = map_of(source.ranks().len());
     let one = |rank: i32| {
         let (mut data, details) = source.load_detailed(rank)?;
         if let Some(marker) = &options.step_marker {
@@ -65,7 +66,7 @@ pub fn profile_run(source: &dyn Source, options: &Options, progress: &(dyn Fn() 
         options.communication.decide(&mut data);
         let profile = profile_rank(&data, &details, options);
         // Loading has already marked the steps.
-        Ok((map_rank(data, &Options { step_marker: None, ..options.clone() }, None), profile))
+        Ok((map(data, &Options { step_marker: None, ..options.clone() }, None), profile))
     };
     let (loaded, omissions) =
         load_chosen(source, options, &|_, _| progress(), one, |(part, _): &mut (RankPart, _)| &mut part.outline)?;

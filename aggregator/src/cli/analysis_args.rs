@@ -54,7 +54,7 @@ pub(super) struct PrintArguments {
     /// all.
     #[arg(long)]
     json: bool,
-    /// Print so many rows of each table of the summary, and count the rest. [default: as many ranks as fit 20 lines; 12 with
+    /// Print so many rows of each table of the summary, and count the rest. [default: as many ranks as fit 24 lines; 12 with
     /// --full]
     #[arg(long, value_name = "N")]
     top: Option<usize>,

@@ -193,8 +193,11 @@ impl Truth {
         let near = |a: i64, b: i64, whole: i64| (a - b).abs() as f64 <= rate * whole as f64;
         let step_ns = reference.step_breakdown.iter().map(|s| s.wall_ns).max().unwrap_or_default();
         for (a, b) in reference.stragglers.iter().zip(&bent.stragglers) {
-            trial.same_verdicts &= a.verdict == b.verdict && a.evidence_range == b.evidence_range;
-            trial.same_verdicts &= near(a.own_excess_ns, b.own_excess_ns, step_ns);
+            // What a rank costs depends on clocks, and so does whether a small cost is suspicious.
+            let is_cause = |row: &trace::StragglerRow| row.verdict == trace::Verdict::Cause;
+            trial.same_verdicts &= is_cause(a) == is_cause(b);
+            trial.same_verdicts &=
+                a.delayed_steps != b.delayed_steps || near(a.own_excess_ns, b.own_excess_ns, step_ns);
         }
         for (a, b) in reference.step_breakdown.iter().zip(&bent.step_breakdown) {
             trial.same_breakdown &= (a.rank, a.device_id, a.step) == (b.rank, b.device_id, b.step);

@@ -206,13 +206,15 @@ impl<'a> Predictor<'a> {
 
     fn asked(&self, asked: &Asked, analysis: &Analysis) -> Option<Prediction> {
         let prediction = self.predict(asked.said(), &asked.different(self.replayed))?;
-        // The interval of one rank's delay is that of the verdict, which compares the rank with the others in each step.
+        // The delay of one rank is that of the verdict, which may leave out steps in which the rank is not late.
         let only_rank =
             asked.without.first().filter(|rank| asked == &Asked { without: vec![**rank], ..Asked::default() });
         let row = only_rank.and_then(|rank| analysis.tables.stragglers.iter().find(|row| row.rank == *rank));
         Some(match row.and_then(|row| row.step_delay_low_ns.zip(row.step_delay_high_ns)) {
             Some((low_ns, high_ns)) => {
-                Prediction { saved_low_ns: Some(low_ns), saved_high_ns: Some(high_ns), ..prediction }
+                let saved_ns = row.map_or(prediction.saved_ns, |row| row.step_delay_ns);
+                let step_ns = prediction.step_ns + prediction.saved_ns - saved_ns;
+                Prediction { step_ns, saved_ns, saved_low_ns: Some(low_ns), saved_high_ns: Some(high_ns), ..prediction }
             }
             None => prediction,
         })

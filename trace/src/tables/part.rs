@@ -206,4 +206,58 @@ tables! {
         /// Position of the last collective that the rank waited for before the end.
         waited: Option<i32>,
     }
+
+    /// One row per segment of a rank's program, by time: what lies between two begins of steps or calls of collectives.
+    graph_segments: GraphSegmentRow / GraphSegmentBuilder / GraphSegmentView; {
+        /// Global rank.
+        rank: i32,
+        /// Time at which the host reached its begin; that of the first segment is before all times.
+        at_ns: i64,
+        /// Position of the collective whose call is its begin.
+        collective: Option<i32>,
+        /// Number of the step that begins with it.
+        step: Option<i32>,
+        /// End of that step; null if it is not selected.
+        step_end_ns: Option<i64>,
+        /// Time of the host.
+        host_ns: i64,
+        /// Time of device work that was launched in it.
+        device_ns: i64,
+        /// Time by which its work started later than all that it waited for.
+        late_ns: i64,
+    }
+
+    /// One row per node of a rank's graph, in an order in which each comes after those that it waits for.
+    graph_nodes: GraphNodeRow / GraphNodeBuilder / GraphNodeView; {
+        /// Global rank.
+        rank: i32,
+        /// Kind of the node by number: begin, host, wait, work, arrival at a collective, end of a collective.
+        kind: i32,
+        /// Position of its segment.
+        segment: i32,
+        /// Time at which the host reached it.
+        at_ns: i64,
+        /// Time at which it ended.
+        end_ns: i64,
+        /// Position of the collective that it is the arrival at, or the end of.
+        collective: Option<i32>,
+        /// Number of rows of `graph_paths` that lead to it.
+        paths: i32,
+    }
+
+    /// One row per path between two nodes of a rank's graph, in the order of `graph_nodes`.
+    graph_paths: GraphPathRow / GraphPathBuilder / GraphPathView; {
+        /// Global rank.
+        rank: i32,
+        /// Position of the node at whose end it begins.
+        from_node: i32,
+        /// Time of the host on it.
+        host_ns: i64,
+        /// Time of device work on it.
+        device_ns: i64,
+        /// Time by which starts on it are late.
+        late_ns: i64,
+        /// All other time on it; negative where starts overlap ends.
+        fixed_ns: i64,
+    }
 }

@@ -1,6 +1,6 @@
 //! The tables that the aggregator writes about ranks that make others wait.
 
-use crate::words::{Reason, StandsOn, Verdict};
+use crate::words::{LostPart, Reason, StandsOn, Verdict};
 use crate::{Text, Word};
 
 tables! {
@@ -88,6 +88,55 @@ tables! {
         slow_comm_id: Option<i64>,
         /// The evidence in a sentence.
         evidence: Option<Text>,
+    }
+
+    /// The account of lost time: one row per part and step, and of a part that ranks or communicators take, one for each of them. The rows
+    /// of a step sum to its length. A part is a difference of two replays, so it may be negative. Empty without rows that say what hosts
+    /// waited for, and for one rank. By part, rank and step.
+    lost_time: LostTimeRow / LostTimeBuilder / LostTimeView; {
+        /// `work` of the busiest rank, `dependencies` (launches, bubbles, waits for other ranks' work), `transfer` that nothing hides,
+        /// `longer_steps` (on all ranks), `line` (what `lost_time_lines` names), or `variation` (lost to ranks of which none stands out).
+        part: Word<LostPart>,
+        /// Of a `line`, its number in `lost_time_lines`.
+        line: Option<i32>,
+        /// Of a `line`, the global rank, with an equal share of what the line takes.
+        rank: Option<i32>,
+        /// Of a `line`, the communicator whose transfers are slow.
+        comm_id: Option<i64>,
+        /// Training step.
+        step: i32,
+        /// Time.
+        ns: i64,
+    }
+
+    /// What takes time: one row per line and rank or communicator. A line has all ranks of a stage, or communicators of a kind, that take
+    /// time in the same steps. Times are per step. By line and rank.
+    lost_time_lines: LostTimeLineRow / LostTimeLineBuilder / LostTimeLineView, listed |_| true; {
+        /// Number of the line.
+        line: i32,
+        /// Global rank; null if transfers of a communicator are slow.
+        rank: Option<i32>,
+        /// Communicator whose transfers are slow.
+        comm_id: Option<i64>,
+        /// When it takes time: `every` step, `ramp` (more with each step), `begins`, `ends`, `on_and_off`, `periodic` or `single` steps.
+        pattern: Text,
+        /// Number of steps in which it does.
+        steps: i32,
+        /// Of a `periodic` line, the number of steps from one to the next.
+        period_steps: Option<i32>,
+        /// The first of these steps.
+        first_step: Option<i32>,
+        /// What mending this rank or communicator alone saves: the mean over steps, of lasting lines without the first and the last
+        /// step. Null if too many take time together to replay each.
+        alone_ns: Option<i64>,
+        /// What mending all of the line saves.
+        together_ns: i64,
+        /// Lower end of the 95 % interval of that, with the error of the replay.
+        together_low_ns: i64,
+        /// Upper end.
+        together_high_ns: i64,
+        /// `cause` if the lower end is above 2 % of a step, else `undecided` if the upper end is, else `ok`.
+        verdict: Word<Verdict>,
     }
 
     /// One row per rank and compared step: the quantities of `stragglers`, step by step. By rank and step.

@@ -2,12 +2,13 @@
 
 use drawn::SimulatedSource;
 use fixtures::simulator::{Job, Shape, simulate};
-use measure::map::map_rank_with_graph;
+use measure::map::map_rank;
 use measure::own_time::{OwnTime, of_run};
 use model::options::Options;
 use model::source::Source;
 use topology::join::{Join, by_rank};
 
+use crate::lost_time::Accounted;
 use crate::scaled::Scaled;
 use crate::tests::kineto::matched_of;
 
@@ -27,18 +28,22 @@ const SHAPES: [Shape; 13] = [
     Shape::Halo,
 ];
 
-/// The graph of a job on one clock.
-fn scaled(shape: Shape) -> Scaled {
+/// A job on one clock.
+fn accounted(shape: Shape) -> Accounted {
     let job = Job { steps: 5, layers: 4, host_ranks: 2, ..Job::new(shape, 4) };
     let source = SimulatedSource::of(&job, &simulate(&job, 1).unwrap()).unwrap();
-    let map = |rank: i32| map_rank_with_graph(source.load(rank).unwrap(), &Options::default(), None);
+    let map = |rank: i32| map_rank(source.load(rank).unwrap(), &Options::default(), None);
     let mut parts: Vec<_> = source.ranks().into_iter().map(map).collect();
     let instances = matched_of(parts.iter().map(|part| &part.outline));
     let own_time: Vec<OwnTime> = of_run(parts.iter_mut().map(|part| *part.straggler.take().unwrap()).collect());
     let parts = by_rank(&own_time);
     let one_clock = |_: i32, _: bool, ns: i64| ns;
     let join = Join::of(&parts, instances, &one_clock);
-    Scaled::of(&parts, &join, &one_clock).unwrap()
+    Accounted::of(&parts, &join, (&one_clock, &|_, _| Some(0)), 3).unwrap()
+}
+
+fn scaled(shape: Shape) -> Scaled {
+    accounted(shape).run
 }
 
 /// Invariant (verdicts): The graph of a run with nothing changed is as long as the recording, to the ns.
@@ -59,9 +64,27 @@ fn the_unchanged_graph_is_the_recording() {
 fn the_run_follows_its_transfers() {
     for shape in SHAPES {
         let scaled = scaled(shape);
-        let length_ns = |scale: f64| scaled.step_lengths_ns(&|_| scale).iter().sum::<i64>();
+        let length_ns = |scale: f64| {
+            let mut spans_ns = scaled.graph.recorded_ns();
+            scaled.scale_transfers(&mut spans_ns, &|_| scale);
+            scaled.lengths_ns(&spans_ns).iter().sum::<i64>()
+        };
         let lengths_ns = [0.0, 0.5, 1.0, 2.0].map(length_ns);
         assert!(lengths_ns.is_sorted(), "{shape:?}: {lengths_ns:?}");
         assert!(lengths_ns[3] > lengths_ns[2], "{shape:?}: {lengths_ns:?}");
+    }
+}
+
+/// Invariant (verdicts): The parts of each step sum to its recorded length, to the ns; nothing lasts longer than recorded.
+#[test]
+fn the_parts_of_a_step_sum_to_it() {
+    for shape in SHAPES {
+        let Accounted { run, lengths, lost_time } = accounted(shape);
+        let recorded_ns = run.lengths_ns(&run.graph.recorded_ns());
+        let of_step = |step: usize| lost_time.parts.iter().map(|(_, ns)| ns[step]).sum::<i64>();
+        assert_eq!((0..recorded_ns.len()).map(of_step).collect::<Vec<_>>(), recorded_ns, "{shape:?}");
+        let is_above = |(more, less): (&i64, &i64)| more >= less;
+        assert!(lengths.recorded_ns.iter().zip(&lengths.typical_ns).all(is_above), "{shape:?}");
+        assert!(lengths.typical_ns.iter().zip(&lengths.steady_ns).all(is_above), "{shape:?}");
     }
 }

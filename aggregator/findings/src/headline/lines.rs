@@ -1,13 +1,14 @@
 //! The verdict as a title and short lines: what it costs and how sure, where the time goes, what to do.
 
-use trace::{KernelStatsRow, Reason, StragglerRow, Verdict as RankVerdict, Word};
+use trace::{KernelStatsRow, LostTimeLineRow, Reason, StragglerRow, Verdict as RankVerdict, Word};
 
 use super::level::Found as Level;
 use super::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
 use crate::slow_kernels::slow_kernels;
 use model::analysis::{Facts, Verdict, VerdictKind};
+use model::parts_of_step::when;
 use model::thresholds::Thresholds;
-use model::units::{ns, plural, ranks, shorten};
+use model::units::{ns, plural, ranks, ranks_named, shorten};
 
 /// The rows that a verdict is about, and where they ran.
 pub(super) struct About<'a> {
@@ -17,13 +18,15 @@ pub(super) struct About<'a> {
     pub(super) rivals: &'a [&'a StragglerRow],
     /// What slow ranks have in common.
     pub(super) level: Option<&'a Level>,
+    /// What takes time by the account.
+    pub(super) lines: &'a [LostTimeLineRow],
     pub(super) facts: &'a Facts,
     pub(super) kernels: &'a [KernelStatsRow],
 }
 
 /// Fills the lines of `verdict`.
 pub(super) fn fill(verdict: &mut Verdict, about: &About<'_>, t: &Thresholds) {
-    verdict.title = title(verdict, about.level);
+    verdict.title = title(verdict, about);
     verdict.action = action(verdict, about, t);
     let is_suspected = matches!(verdict.kind, VerdictKind::Cause | VerdictKind::Undecided);
     if let Some(row) = about.row.filter(|_| is_suspected) {
@@ -32,8 +35,24 @@ pub(super) fn fill(verdict: &mut Verdict, about: &About<'_>, t: &Thresholds) {
     }
 }
 
+/// The words for a cause that takes time in some of the steps: `LOST 4.98 ms of each 14.2 ms step: rank 3, every 5th step`.
+fn in_some_steps(verdict: &Verdict, about: &About<'_>) -> Option<String> {
+    let row = about.row.filter(|row| verdict.kind == VerdictKind::Cause && row.delayed_steps.is_some())?;
+    let line =
+        about.lines.iter().find(|line| line.rank == Some(row.rank) && line.steps == row.delayed_steps.unwrap_or(0))?;
+    let all: Vec<i32> =
+        about.lines.iter().filter(|other| other.line == line.line).filter_map(|line| line.rank).collect();
+    let cost_ns = if all.len() > 1 { line.together_ns } else { row.step_delay_ns };
+    let step = verdict.step_ns.map_or(String::new(), |step| format!(" of each {} step", ns(step)));
+    Some(format!("LOST {}{step}: {}, {}", ns(cost_ns), ranks_named(&all), when(line)))
+}
+
 /// `SLOW RANK 5`, `SLOW HOSTS node-a, node-b`, `UNDECIDED: rank 7`, `BALANCED`, …
-fn title(verdict: &Verdict, level: Option<&Level>) -> String {
+fn title(verdict: &Verdict, about: &About<'_>) -> String {
+    if let Some(title) = in_some_steps(verdict, about) {
+        return title;
+    }
+    let level = about.level;
     let all = |ranks_of: &[i32]| {
         let mut sorted = ranks_of.to_vec();
         sorted.sort_unstable();
@@ -54,7 +73,7 @@ fn title(verdict: &Verdict, level: Option<&Level>) -> String {
             format!("UNDECIDED: rank {}", all(&verdict.suspects))
         }
         (VerdictKind::Undecided, _) => "UNDECIDED".into(),
-        (VerdictKind::Balanced, _) => "BALANCED".into(),
+        (VerdictKind::Balanced | VerdictKind::Jitter | VerdictKind::Lost, _) => "BALANCED".into(),
         (VerdictKind::Nothing | VerdictKind::Hung, _) => "NO VERDICT".into(),
     }
 }

@@ -4,21 +4,14 @@ use trace::{Reason, StandsOn, StragglerRow, Word};
 
 use model::analysis::Facts;
 use model::thresholds::Thresholds;
-use model::units::{ns, plural};
+use model::units::{ns, ordinal, plural};
 
 /// Causes hide each other if all together cost more than this many times the largest of them alone.
 pub(super) const HIDING: i64 = 3;
 
 /// Steps with a period in words.
 pub(super) fn every(steps: i32, first: i32) -> String {
-    let ending = match (steps % 10, steps % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
-    };
-    format!("every {steps}{ending} from step {first}")
+    format!("every {} from step {first}", ordinal(steps))
 }
 
 pub(super) fn stands_on_range(row: &StragglerRow) -> bool {

@@ -30,6 +30,8 @@ const LEAVES_ROOM_NS: i64 = 20_000;
 const LOOKS_AHEAD_NS: i64 = 1_000_000;
 /// A host that goes on this long after or before the end of work waited for it.
 const GOES_ON_NS: i64 = 100_000;
+/// Who waited long may take so long to go on, and a tenth of the wait.
+const GOES_ON_LATE_NS: i64 = 500_000;
 /// A stretch of the host that ends with work is a wait, whatever others are, if that has at most this probability by chance.
 const SURE: f64 = 0.05;
 /// A call that returns this soon after work ended waited for it.
@@ -47,6 +49,8 @@ pub(super) struct Input {
     /// When the host did the last that was recorded.
     pub(super) host_end_ns: i64,
     pub(super) collectives: usize,
+    /// Begins of steps that do not follow the one before closely, ascending.
+    pub(super) step_starts_ns: Vec<i64>,
     pub(super) calls: Calls,
     /// In the order of launches. Work whose call was not recorded comes first.
     pub(super) works: Vec<Work>,
@@ -194,7 +198,14 @@ impl Builder<'_> {
         self.host_until(awake, call.start_ns)
     }
 
-    fn host_until(&mut self, before: u32, to_ns: i64) -> u32 {
+    /// The host until a call. It is divided where a step begins after a pause.
+    fn host_until(&mut self, mut before: u32, to_ns: i64) -> u32 {
+        let since_ns = self.graph.nodes[before as usize].end_ns;
+        let starts_ns = &self.input.step_starts_ns;
+        let first = starts_ns.partition_point(|start_ns| *start_ns <= since_ns);
+        for start_ns in starts_ns[first..].iter().take_while(|start_ns| **start_ns < to_ns) {
+            before = self.graph.add_host(before, *start_ns, start_ns + self.input.early_ns);
+        }
         self.graph.add_host(before, to_ns, to_ns + self.input.early_ns)
     }
 
@@ -208,13 +219,15 @@ impl Builder<'_> {
         let mut waits = None;
         for (quiet, needs_event) in all[first..].iter().take_while(|(quiet, _)| quiet.end_ns <= call.start_ns + 5_000) {
             let lasts = self.last.iter().flatten();
+            let soon_ns = (quiet.len_ns() / 10).clamp(GOES_ON_NS, GOES_ON_LATE_NS);
             let ends_with = |end_ns: i64| {
-                quiet.start_ns < end_ns && end_ns <= call.start_ns && (quiet.end_ns - end_ns).abs() <= GOES_ON_NS
+                let is_in_it = quiet.start_ns < end_ns && end_ns <= call.start_ns;
+                is_in_it && (-GOES_ON_NS..=soon_ns).contains(&(quiet.end_ns - end_ns))
             };
             // Ends anywhere in the stretch are as likely as those at its end.
             let ends =
                 lasts.clone().filter(|last| quiet.start_ns < last.end_ns && last.end_ns <= call.start_ns).count();
-            let chance = ends as f64 * (2 * GOES_ON_NS) as f64 / quiet.len_ns() as f64;
+            let chance = ends as f64 * (GOES_ON_NS + soon_ns) as f64 / quiet.len_ns() as f64;
             let is_sure = chance <= SURE;
             if !is_sure {
                 self.rules.quiet.by_chance += chance.min(1.0);

@@ -5,6 +5,8 @@ use rustc_hash::FxHashMap;
 use super::build::Input;
 use super::calls::{Calls, Work};
 use super::usual::Usual;
+use model::intervals::Interval;
+use model::steps::host_windows;
 use model::{Kind, RankData};
 use trace::rank::Launches;
 
@@ -12,6 +14,11 @@ use trace::rank::Launches;
 pub(super) fn input(rank: &RankData, launches: &Launches) -> Option<Input> {
     let mut calls = Calls::of(rank, launches);
     let (mut works, streams) = works(rank, launches, &calls);
+    // What launched the communication says what it waited for.
+    let of_comm = |is_known: bool| works.iter().filter(|work| work.is_comm && work.call.is_some() == is_known).count();
+    if of_comm(false) > of_comm(true) {
+        return None;
+    }
     let (mut usual, early_ns) = Usual::of(&works);
     if early_ns > 0 {
         calls.shift(-early_ns);
@@ -23,6 +30,7 @@ pub(super) fn input(rank: &RankData, launches: &Launches) -> Option<Input> {
         begin_ns: begin_ns - early_ns,
         host_end_ns: host_end_ns(rank)? - early_ns,
         collectives: rank.outline.collectives.len(),
+        step_starts_ns: step_starts_ns(rank).into_iter().map(|ns| ns - early_ns).collect(),
         calls,
         works,
         streams,
@@ -30,6 +38,19 @@ pub(super) fn input(rank: &RankData, launches: &Launches) -> Option<Input> {
         early_ns,
         has_device: true,
     })
+}
+
+/// The begins of active steps that do not follow the one before closely, ascending: what is between is in no step.
+pub(super) fn step_starts_ns(rank: &RankData) -> Vec<i64> {
+    let mut windows: Vec<Interval> = host_windows(&rank.outline.steps).iter().map(|step| step.window).collect();
+    windows.sort_unstable_by_key(|window| (window.start_ns, window.end_ns));
+    let apart = windows.windows(2).filter(|pair| !follows(pair[0], pair[1]));
+    apart.map(|pair| pair[1].start_ns).collect()
+}
+
+/// Whether a step follows another one closely: not after more than the time of that one.
+pub fn follows(before: Interval, step: Interval) -> bool {
+    step.start_ns - before.end_ns <= before.len_ns()
 }
 
 /// When the host did the last that was recorded; before everything if it recorded nothing.

@@ -50,6 +50,7 @@ pub(super) fn input(rank: &RankData) -> Option<Input> {
         begin_ns,
         host_end_ns: host_end_ns(rank)?,
         collectives: rank.outline.collectives.len(),
+        step_starts_ns: super::device::step_starts_ns(rank),
         calls: Calls {
             calls: calls.into_iter().map(|(call, _)| call).collect(),
             of_row: FxHashMap::default(),

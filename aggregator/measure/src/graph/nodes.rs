@@ -27,6 +27,14 @@ pub enum NodeKind {
     Leave,
 }
 
+impl NodeKind {
+    /// The kind with this number, in the order of their declaration; a number that no kind has is the begin's.
+    pub fn numbered(number: i32) -> Self {
+        let all = [Self::Begin, Self::Host, Self::Wait, Self::Work, Self::Arrive, Self::Leave];
+        usize::try_from(number).ok().and_then(|at| all.get(at).copied()).unwrap_or_default()
+    }
+}
+
 /// A node of the graph. Times are in the rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Node {

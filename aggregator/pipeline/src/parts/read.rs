@@ -22,7 +22,8 @@ use model::units::ranks_named;
 /// The tables of the analysis that the reduction reads first. It reads the others after it dropped the rows of the collectives.
 const FIRST_TABLES: [&str; 2] = ["omissions", "step_breakdown"];
 /// The tables of the ranks' own time but the stretches. The reduction reads these later, too.
-const OWN_TABLES: [&str; 4] = ["own_time", "own_steps", "own_ranges", "path_steps"];
+const OWN_TABLES: [&str; 7] =
+    ["own_time", "own_steps", "own_ranges", "path_steps", "graph_segments", "graph_nodes", "graph_paths"];
 /// The table of the stretches.
 const STRETCHES: &str = "own_stretches";
 /// The tables that the critical path of the job needs. The reduction reads them for the ranks on it.

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use trace::{
-    BucketRow, ClockSampleRow, CollectiveRow, CommEvidenceRow, CommRow, CounterRow, DeviceRow, MappedCollectiveRow,
-    MappedRankRow, OwnRangeRow, OwnStepRow, OwnStretchRow, OwnTimeRow, PathCutRow, PathStepRow, RecurringRangeRow,
-    StepOverheadRow, StepRow, TableRows, Tables,
+    BucketRow, ClockSampleRow, CollectiveRow, CommEvidenceRow, CommRow, CounterRow, DeviceRow, GraphNodeRow,
+    GraphPathRow, GraphSegmentRow, MappedCollectiveRow, MappedRankRow, OwnRangeRow, OwnStepRow, OwnStretchRow,
+    OwnTimeRow, PathCutRow, PathStepRow, RecurringRangeRow, StepOverheadRow, StepRow, TableRows, Tables,
 };
 
 use measure::communication::{CommunicationEvidence, Suspect};
+use measure::graph::NodeKind;
+use measure::graph::condensed::{self as graph, Condensed, Kept, Segment};
 use measure::overhead::StepOverhead;
 use measure::own_time::{Done, OnPath, OwnTime, PathWork, RangePart, StepPart, Stretch};
 use measure::part::RankPart;
@@ -85,6 +87,9 @@ part_rows! {
     own_ranges: OwnRangeRow,
     path_cuts: PathCutRow,
     path_steps: PathStepRow,
+    graph_segments: GraphSegmentRow,
+    graph_nodes: GraphNodeRow,
+    graph_paths: GraphPathRow,
 }
 
 /// A row of one rank.
@@ -193,8 +198,7 @@ impl PartRows {
             path,
             without_waits,
             by_operators,
-            // Only what replays the run in the same process keeps it.
-            graph: _,
+            graph,
         } = own;
         let ranges_dropped = ranges_dropped as i64;
         self.own_time.push(OwnTimeRow { rank, without_waits, has_device, has_work, ranges_dropped, dropped_max_ns });
@@ -230,9 +234,31 @@ impl PartRows {
             waited: waited.map(u32::cast_signed),
         }));
         self.push_path(rank, without_waits, &path);
+        if let Some(graph) = graph {
+            self.push_graph(rank, &graph);
+        }
         if let Some(own) = by_operators {
             self.push_own_time(*own);
         }
+    }
+
+    fn push_graph(&mut self, rank: i32, graph: &Condensed) {
+        self.graph_segments.extend(graph.segments.iter().map(|segment| {
+            let Segment { at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns } = *segment;
+            let collective = collective.map(u32::cast_signed);
+            GraphSegmentRow { rank, at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns }
+        }));
+        let mut before = 0;
+        self.graph_nodes.extend(graph.nodes.iter().map(|node| {
+            let Kept { kind, segment, at_ns, end_ns, collective, paths_end } = *node;
+            let paths = (paths_end - std::mem::replace(&mut before, paths_end)).cast_signed();
+            let (segment, collective) = (segment.cast_signed(), collective.map(u32::cast_signed));
+            GraphNodeRow { rank, kind: kind as i32, segment, at_ns, end_ns, collective, paths }
+        }));
+        self.graph_paths.extend(graph.paths.iter().map(|path| {
+            let graph::Path { from, host_ns, device_ns, late_ns, fixed_ns } = *path;
+            GraphPathRow { rank, from_node: from.cast_signed(), host_ns, device_ns, late_ns, fixed_ns }
+        }));
     }
 
     fn push_path(&mut self, rank: i32, without_waits: bool, path: &PathWork) {
@@ -413,7 +439,31 @@ impl Remaining {
         let mut own = with.into_iter().next().map_or_else(OwnTime::default, |row| self.own_time_of(row));
         own.rank = rank;
         own.by_operators = without.into_iter().next().map(|row| Box::new(self.own_time_of(row)));
+        own.graph = self.graph(rank).map(Arc::new);
         own
+    }
+
+    fn graph(&mut self, rank: i32) -> Option<Condensed> {
+        let segment = |row: GraphSegmentRow| {
+            let GraphSegmentRow { rank: _, at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns } = row;
+            let collective = collective.map(i32::cast_unsigned);
+            Segment { at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns }
+        };
+        let mut paths_end = 0;
+        let node = |row: GraphNodeRow| {
+            let GraphNodeRow { rank: _, kind, segment, at_ns, end_ns, collective, paths } = row;
+            paths_end += paths.cast_unsigned();
+            let (segment, collective) = (segment.cast_unsigned(), collective.map(i32::cast_unsigned));
+            Kept { kind: NodeKind::numbered(kind), segment, at_ns, end_ns, collective, paths_end }
+        };
+        let path = |row: GraphPathRow| {
+            let GraphPathRow { rank: _, from_node, host_ns, device_ns, late_ns, fixed_ns } = row;
+            graph::Path { from: from_node.cast_unsigned(), host_ns, device_ns, late_ns, fixed_ns }
+        };
+        let nodes: Vec<Kept> = rows_of(&mut self.graph_nodes, rank).into_iter().map(node).collect();
+        let segments = rows_of(&mut self.graph_segments, rank).into_iter().map(segment).collect();
+        let paths = rows_of(&mut self.graph_paths, rank).into_iter().map(path).collect();
+        Some(Condensed { nodes, paths, segments }).filter(Condensed::is_whole)
     }
 
     fn own_time_of(&mut self, row: OwnTimeRow) -> OwnTime {

@@ -15,7 +15,7 @@ use crate::parts::kept::KeptFiles;
 use crate::parts::read::read_manifest;
 use crate::parts::rows::PartRows;
 use align::aligned::each_rank;
-use measure::map::map_rank;
+use measure::map::map_of;
 use measure::part::RankPart;
 use model::Error;
 use model::options::Options;
@@ -125,10 +125,11 @@ impl<'a> Mapper<'a> {
         let is_chosen = |rank: &i32| self.options.ranks.as_ref().is_none_or(|ranks| ranks.contains(rank));
         let chosen = |(rank, _): &&RankBytes| readable.contains(rank) && is_chosen(rank);
         let ranks: Vec<RankBytes> = ranks.iter().filter(chosen).copied().collect();
+        let map = map_of(self.input.ranks.len());
         let mut before = 0;
         for chunk in chunks(&ranks) {
             let done = |done: usize, _| progress(before + done, ranks.len());
-            let load = |rank| source.load(rank).map(|data| map_rank(data, self.options, None));
+            let load = |rank| source.load(rank).map(|data| map(data, self.options, None));
             let mapped = each_rank(&chunk, &done, &mut manifest.omissions, load);
             before += chunk.len();
             if !mapped.is_empty() {

@@ -45,7 +45,7 @@ use self::section::{ReportInput, SUMMARISED};
 use self::sections::fill;
 use self::string_pool::visible_sentence;
 use self::uncovered::uncovered;
-use self::verdict::{answers, headline, tiles};
+use self::verdict::{answers, headline, parts, tiles};
 use align::aligned::Analyzed;
 use diff::Diff;
 use hang::report::Hang;
@@ -179,6 +179,7 @@ fn run_tab(run: &ReportedRun<'_>, settings: &Settings, name: &str) -> Result<Run
     omissions.extend(of_hang);
     let uncovered = uncovered(analysis, &sections, &data.remarks, limits);
     let findings = findings(analysis, &sections);
+    let ids: Vec<&'static str> = sections.iter().filter(|section| section.drawn).map(|section| section.id).collect();
     let (drawn, absent): (Vec<_>, Vec<_>) = sections.into_iter().partition(|section| section.drawn);
     let (proof, details) = drawn.into_iter().partition(|section| section.proof);
     let page = RunPage {
@@ -187,6 +188,7 @@ fn run_tab(run: &ReportedRun<'_>, settings: &Settings, name: &str) -> Result<Run
         headline: headline(analysis),
         answers: answers(analysis),
         tiles: tiles(analysis),
+        parts: parts(analysis, &ids),
         facts: identity::facts(&source.info(), analyzed),
         hung,
         uncovered,

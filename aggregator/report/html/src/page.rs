@@ -66,6 +66,8 @@ pub(crate) struct RunPage {
     /// Which machine, what it costs, where the time goes, what to do.
     pub(crate) answers: Vec<(&'static str, String)>,
     pub(crate) tiles: Vec<(String, String)>,
+    /// The account of lost time.
+    pub(crate) parts: Vec<BarPart>,
     pub(crate) facts: Vec<(&'static str, String)>,
     /// The ranks that hold the job up, if it hangs.
     pub(crate) hung: Option<Hung>,
@@ -79,6 +81,20 @@ pub(crate) struct RunPage {
     pub(crate) absent: Vec<SectionView>,
     /// Output of [`script_json`].
     pub(crate) data: String,
+}
+
+/// A part of the bar of a step.
+#[derive(Debug)]
+pub(crate) struct BarPart {
+    pub(crate) kind: &'static str,
+    pub(crate) words: String,
+    /// `15.0 ms, 42 %`.
+    pub(crate) amount: String,
+    /// Begin and length in thousandths of the bar.
+    pub(crate) from: f64,
+    pub(crate) length: f64,
+    /// The section with its evidence.
+    pub(crate) link: &'static str,
 }
 
 impl RunPage {

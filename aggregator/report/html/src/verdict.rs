@@ -1,8 +1,11 @@
 //! The head of the page: the verdict as lines and numbers.
 
+use crate::page::BarPart;
 use crate::string_pool::visible_sentence;
 use model::analysis::{Analysis, RankIdentity, VerdictKind};
+use model::parts_of_step::PartOfStep;
 use model::units::{ns, plural};
+use trace::LostPart;
 
 /// The ranks whose places are listed; others are counted.
 const PLACES: usize = 4;
@@ -13,7 +16,9 @@ pub(crate) fn answers(analysis: &Analysis) -> Vec<(&'static str, String)> {
     let machine = match v.kind {
         VerdictKind::Cause | VerdictKind::Hung => places(analysis, &v.causes),
         VerdictKind::Undecided => places(analysis, &v.suspects),
-        VerdictKind::Balanced => Some("none: no rank slows the others".into()),
+        VerdictKind::Balanced | VerdictKind::Jitter | VerdictKind::Lost => {
+            Some("none: no rank slows the others".into())
+        }
         VerdictKind::Nothing if analysis.facts.ranks.len() == 1 => places(analysis, &analysis.facts.ranks),
         VerdictKind::Nothing => None,
     };
@@ -36,7 +41,7 @@ fn file_of(analysis: &Analysis) -> Option<String> {
     let v = &analysis.verdict;
     let rank = match v.kind {
         VerdictKind::Cause | VerdictKind::Undecided => v.rank,
-        VerdictKind::Balanced | VerdictKind::Hung => None,
+        VerdictKind::Balanced | VerdictKind::Jitter | VerdictKind::Lost | VerdictKind::Hung => None,
         VerdictKind::Nothing => analysis.facts.ranks.first().copied().filter(|_| analysis.facts.ranks.len() == 1),
     };
     analysis.identity(rank?)?.file.clone()
@@ -67,16 +72,45 @@ pub(crate) fn headline(analysis: &Analysis) -> Option<String> {
     analysis.verdict.cost.is_none().then(|| visible_sentence(&analysis.verdict.sentence))
 }
 
+/// The account of lost time as a bar. `ids` are those of sections that are drawn.
+pub(crate) fn parts(analysis: &Analysis, ids: &[&'static str]) -> Vec<BarPart> {
+    let all = analysis.parts_of_step();
+    let sum_ns: i64 = all.iter().map(|part| part.ns.max(0)).sum();
+    let mut from = 0.0;
+    let bar = |part: PartOfStep| {
+        let (kind, evidence) = match part.part {
+            LostPart::Work => ("work", "kernels"),
+            LostPart::Dependencies => ("dependencies", "idle"),
+            LostPart::Transfer => ("transfer", "collectives"),
+            LostPart::LongerSteps => ("longer", "steps"),
+            LostPart::Line => ("line", "lateness"),
+            LostPart::Variation => ("variation", "skew"),
+        };
+        let length = 1000.0 * part.ns.max(0) as f64 / sum_ns.max(1) as f64;
+        from += length;
+        BarPart {
+            kind,
+            words: visible_sentence(&part.words),
+            amount: format!("{}, {:.0} %", ns(part.ns), 100.0 * part.share),
+            from: from - length,
+            length,
+            link: ids.iter().find(|id| **id == evidence).copied().unwrap_or("findings"),
+        }
+    };
+    all.into_iter().map(bar).collect()
+}
+
 /// Three numbers of the verdict, each with its name.
 pub(crate) fn tiles(analysis: &Analysis) -> Vec<(String, String)> {
     let v = &analysis.verdict;
     let mut tiles = Vec::new();
     let mut tile = |name: &str, value: Option<String>| tiles.extend(value.map(|value| (name.to_string(), value)));
-    if v.cost.is_none() {
-        tile("median step", v.step_ns.map(ns));
+    if v.cost.is_none() || v.kind.acquits_all() {
+        let is_mean = !analysis.tables.lost_time.is_empty();
+        tile(if is_mean { "mean step" } else { "median step" }, v.step_ns.map(ns));
         let steps = plural(analysis.facts.steps.len(), "step");
         let (sure, value) = match v.kind {
-            VerdictKind::Balanced => (format!("how sure: over {steps}, no rank stands out"), "none found".into()),
+            kind if kind.acquits_all() => (format!("how sure: over {steps}, no rank stands out"), "none found".into()),
             VerdictKind::Undecided => (format!("how sure: over {steps}"), "not certain".into()),
             VerdictKind::Hung => ("a collective did not end".into(), plural(v.causes.len(), "missing rank")),
             _ => (format!("how sure: over {steps}; there is no rank to compare with"), "not compared".into()),

@@ -25,9 +25,10 @@ fn verdict(state: &State) -> String {
         (_, Some(why)) => format!("not judged: {why}"),
         (None, None) => "not judged yet".into(),
         (Some(verdict), None) => match verdict.kind {
-            VerdictKind::Balanced => format!("balanced over {}", steps()),
+            // Whether a rank became slow is what is watched.
+            VerdictKind::Balanced | VerdictKind::Lost => format!("balanced over {}", steps()),
             VerdictKind::Nothing => format!("no verdict: {}", verdict.sentence),
-            VerdictKind::Cause | VerdictKind::Undecided | VerdictKind::Hung => {
+            VerdictKind::Cause | VerdictKind::Undecided | VerdictKind::Jitter | VerdictKind::Hung => {
                 let title = verdict.title.to_lowercase();
                 format!("{title} over {}", steps())
             }

@@ -1,18 +1,19 @@
-//! The first twenty lines: which rank, what it costs, where, what to do, and one line a rank.
+//! The first lines: which rank, what it costs, where, what to do, and one line a rank.
 
 use std::collections::BTreeMap;
 
 use anstyle::{AnsiColor, Style};
-use trace::{FindingRow, OmissionKind, OmissionRow, Severity};
+use trace::{FindingRow, LostPart, OmissionKind, OmissionRow, Severity};
 
 use crate::grid::Grid;
 use crate::summary::style::{TerminalStyle, bias, not_shown, paint, sentence, verdict_style};
 use model::analysis::{Analysis, RankIdentity, VerdictKind};
+use model::parts_of_step::PartOfStep;
 use model::rank_order::by_prominence;
 use model::units::{ns, omission as omission_line, omission_kind, plural, ranks, ranks_named, shorten, wrap};
 
-/// The most lines of the summary, unless `--top` or `--full` asks for more.
-const LINES: usize = 20;
+/// The most lines of the summary, unless `--top` or `--full` asks for more: those of a small terminal.
+const LINES: usize = 24;
 /// Lines of the table that are not rows: the blank line, the title, the columns, and the number of rows that are not shown.
 const TABLE_LINES: usize = 4;
 /// At least so many ranks are shown, if need be beyond [`LINES`].
@@ -21,6 +22,10 @@ const LEAST_ROWS: usize = 2;
 const LABEL: usize = 10;
 /// The most letters of a file's name; JSON and the report have all.
 const FILE: usize = 40;
+/// Parts of a step with a smaller share are shown together.
+const LEAST_SHARE: f64 = 0.005;
+/// Parts of a step that have a line.
+const MOST_PARTS: usize = 5;
 /// Findings that are named beside the verdict.
 const ALSO: usize = 2;
 
@@ -50,7 +55,7 @@ fn head(analysis: &Analysis, terminal: &TerminalStyle) -> String {
         VerdictKind::Cause | VerdictKind::Hung => AnsiColor::Red,
         VerdictKind::Balanced => AnsiColor::Green,
         VerdictKind::Nothing if analysis.headlines_finding() && analysis.tables.findings.is_empty() => AnsiColor::Green,
-        VerdictKind::Undecided | VerdictKind::Nothing => AnsiColor::Yellow,
+        VerdictKind::Undecided | VerdictKind::Jitter | VerdictKind::Lost | VerdictKind::Nothing => AnsiColor::Yellow,
     };
     let mut rest = match (&verdict.cost, verdict.rank.and_then(|rank| analysis.identity(rank))) {
         (Some(_), Some(identity)) => place(identity),
@@ -87,7 +92,25 @@ fn head(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     for (label, words) in lines.into_iter().filter_map(|(label, words)| Some((label, words.as_ref()?))) {
         labelled(&mut text, label, words, terminal);
     }
+    parts(&mut text, analysis, terminal);
     text
+}
+
+/// Adds the account of lost time: a line for each part of a step that can be seen. The largest come first after the work.
+fn parts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
+    let mut parts = analysis.parts_of_step();
+    let is_seen = |part: &PartOfStep| part.share.abs() >= LEAST_SHARE;
+    parts.sort_by_key(|part| (!is_seen(part), std::cmp::Reverse(part.ns)));
+    let seen = parts.iter().filter(|part| is_seen(part)).count().min(MOST_PARTS);
+    let (seen, unseen) = parts.split_at(seen);
+    let rest: i64 = unseen.iter().map(|part| part.ns).sum();
+    let share = unseen.iter().map(|part| part.share).sum();
+    let rest = PartOfStep { part: LostPart::Dependencies, words: "all else".into(), ns: rest, share };
+    for (i, part) in seen.iter().chain((rest.ns != 0).then_some(&rest)).enumerate() {
+        let label = if i == 0 { "step" } else { "" };
+        let label = paint(&format!("  {label:<8}"), Style::new().dimmed(), terminal);
+        text.push_str(&format!("{label}{:>8} {:>4.0} %  {}\n", ns(part.ns), 100.0 * part.share, part.words));
+    }
 }
 
 /// Where a rank ran, with a short name of its file.

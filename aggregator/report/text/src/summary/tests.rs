@@ -229,7 +229,7 @@ fn check(ranks: i32, width: usize, full: bool, name: &str) {
         assert!(line.chars().count() <= width, "{} columns: {line:?}", line.chars().count());
         assert_eq!(line, line.trim_end());
     }
-    assert!(full || text.lines().count() <= 20, "{} lines", text.lines().count());
+    assert!(full || text.lines().count() <= 24, "{} lines", text.lines().count());
     insta::assert_snapshot!(name, text);
 }
 

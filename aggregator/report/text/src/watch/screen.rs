@@ -65,7 +65,7 @@ fn alarms(state: &State) -> Vec<Line<'static>> {
     let mut lines: Vec<Line<'static>> = hang.chain(state.slow.iter().map(|slow| alarm(slow_rank(slow)))).collect();
     if lines.is_empty() {
         let color = match state.verdict().map(|verdict| verdict.kind) {
-            Some(VerdictKind::Balanced) if state.not_judged.is_none() => Color::Green,
+            Some(VerdictKind::Balanced | VerdictKind::Lost) if state.not_judged.is_none() => Color::Green,
             _ => Color::Yellow,
         };
         let text = match &state.phase {
