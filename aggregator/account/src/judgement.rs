@@ -182,6 +182,10 @@ impl Measured<'_> {
         let mut bases: Vec<Option<StandsOn>> = verdicts.iter().map(of_work).collect();
         let found = self.judge_transfers(clock_error_ns, replay, (cases, &mut bases), t);
         let is_found = |rank: &usize| found.slow.iter().any(|slow| slow.ranks.contains(rank));
+        let costs_much = |rank: usize| {
+            is_found(&rank) && cases[rank].transfers.as_ref().is_some_and(|slow| lost_time.is_much(slow.delay_ns))
+        };
+        let is_another = (0..cases.len()).any(costs_much);
         let mut errors_ns = vec![None; cases.len()];
         for rank in 0..cases.len() {
             let (case, verdict) = (&mut cases[rank], &mut verdicts[rank]);
@@ -197,7 +201,7 @@ impl Measured<'_> {
                     case.cost = Some(Cost { ns: cost.ns.max(slow.delay_ns), high_ns, ..cost });
                 }
                 // The slow link is another rank's of the communicator.
-                (None, _, Some(StandsOn::Transfers)) if !found.slow.is_empty() => *verdict = (Verdict::Ok, None),
+                (None, _, Some(StandsOn::Transfers)) if is_another => *verdict = (Verdict::Ok, None),
                 _ => {}
             }
         }
