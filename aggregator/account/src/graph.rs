@@ -118,7 +118,7 @@ impl Graph {
         let errors_ns = errors_ns.collect();
         let mut builder = Builder { drafts, spans, firsts, collectives, errors_ns, barriers: (0, 0), ranks };
         (0..ranks.len()).for_each(|rank| builder.add_rank(rank, global));
-        let unknown = of_unknown_ranks(instances);
+        let unknown = of_unknown_ranks(instances, ranks.len());
         let joined = (0..).zip(instances).filter(|(_, instance)| !unknown.contains(&instance.comm_id));
         joined.for_each(|(position, instance)| builder.join(position, instance));
         let (contradicted, barriers) = builder.barriers;
@@ -326,12 +326,12 @@ impl Builder<'_> {
 }
 
 /// Communicators of which nothing says which ranks they have, and whose collectives often lack some: matched by chance, they are no
-/// evidence of who waited for whom.
-fn of_unknown_ranks(instances: &[Joined]) -> BTreeSet<i64> {
+/// evidence of who waited for whom. Those of all `ranks` lack none.
+fn of_unknown_ranks(instances: &[Joined], ranks: usize) -> BTreeSet<i64> {
     let mut counts: BTreeMap<i64, (usize, usize)> = BTreeMap::new();
     for instance in instances {
         let (lack, all) = counts.entry(instance.comm_id).or_default();
-        *lack += usize::from(instance.whole && !instance.complete);
+        *lack += usize::from(instance.whole && !instance.complete && instance.arrivals.len() < ranks);
         *all += 1;
     }
     counts.into_iter().filter(|(_, (lack, all))| 4 * lack > *all).map(|(comm_id, _)| comm_id).collect()

@@ -28,7 +28,6 @@ mod classify;
 mod deviation;
 mod evidence;
 pub mod exposed_waits;
-mod faultless;
 mod graph;
 mod job_path;
 mod judgement;
@@ -39,7 +38,6 @@ mod lost_time;
 mod measured;
 mod messages;
 mod nodes;
-mod occasional;
 mod order;
 mod outliers;
 mod patterns;
@@ -52,19 +50,15 @@ mod replayed;
 mod rows;
 mod scaled;
 mod shares;
-mod standing;
 mod stragglers;
-mod transfers;
-mod variation;
 
 pub use job_path::critical_path_of_job;
-pub use lost_time::{Group, Line, LostTime, Part};
-pub use occasional::{Moving, Period};
+pub use lost_time::{Group, Line, LostTime, Part, Period};
 pub use prices::Cost;
 pub use rebucket::{Bound, Gradients};
 pub use reduce::{reduce, reduce_replayed};
 pub use replayed::{CommChoice, Different, Replayed};
-pub use standing::differ;
+pub use scaled::ACCOUNT;
 pub use stragglers::{AnalyzedReplay, Stragglers, Together, Waited};
 
 #[cfg(test)]

@@ -9,12 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::graph::{Graph, SpanKind};
 use crate::lengths::Lengths;
 use crate::patterns::{Outstanding, Series, outstanding};
-use crate::places::Places;
+use crate::places::{Places, Slot, Units};
 
 /// How often lines are found.
 const ROUNDS: usize = 4;
 /// Points of λ.
 const LAMBDAS: usize = 8;
+/// A unit that takes the longest in this share of so many places is no chance, however few the steps.
+const NEARLY_ALL: f64 = 0.9;
+const MANY_PLACES: usize = 30;
 /// The least share of the steps that a line costs.
 pub(crate) const LEAST_SHARE: f64 = 0.01;
 
@@ -26,6 +29,8 @@ pub(crate) struct FoundLine {
     pub(crate) spans: Vec<u32>,
     /// The kind of span that has most of it.
     pub(crate) kind: SpanKind,
+    /// Whether something beside its steps shows that it is late: a range of its host, or so many places that chance has no part in it.
+    pub(crate) is_shown: bool,
 }
 
 pub(crate) struct Finder<'a> {
@@ -36,6 +41,8 @@ pub(crate) struct Finder<'a> {
     pub(crate) steps: &'a BTreeMap<i32, usize>,
     /// The length of all of them.
     steps_ns: i64,
+    /// Whether one range of each rank shows in every step that it is late.
+    is_shown: &'a [bool],
     mended: BTreeSet<(u32, usize, usize)>,
 }
 
@@ -55,8 +62,9 @@ impl<'a> Finder<'a> {
         places: &'a Places,
         lengths: &'a Lengths,
         (steps, steps_ns): (&'a BTreeMap<i32, usize>, i64),
+        is_shown: &'a [bool],
     ) -> Self {
-        Self { graph, places, lengths, steps, steps_ns, mended: BTreeSet::new() }
+        Self { graph, places, lengths, steps, steps_ns, is_shown, mended: BTreeSet::new() }
     }
 
     pub(crate) fn lines(mut self) -> Vec<FoundLine> {
@@ -109,6 +117,18 @@ impl<'a> Finder<'a> {
         (0..self.places.roles.len() as u32).flat_map(|role| self.of_role(role, now, &paths)).collect()
     }
 
+    /// Whether a unit takes the longest of all in nearly all of many places of a kind.
+    fn is_last_most_often(&self, role: u32, kind: SpanKind, (unit, units): (usize, usize)) -> bool {
+        let is_of_kind = |slot: &&Slot| self.places.places[slot.place as usize].kind == kind;
+        let longest = |slot: &Slot| {
+            let above = |unit: usize| self.lengths.above_ns[slot.first + unit].filter(|ns| *ns > 0.0);
+            (0..units).filter_map(|unit| Some((above(unit)?, unit))).max_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        let longest = self.places.slots_of(role).iter().filter(is_of_kind).filter_map(longest);
+        let (all, own) = longest.fold((0, 0), |(all, own), (_, last)| (all + 1, own + usize::from(last == unit)));
+        all >= MANY_PLACES && own as f64 >= NEARLY_ALL * all as f64
+    }
+
     fn of_role(&self, role: u32, now: &[i64], paths: &Paths) -> Vec<FoundLine> {
         let (units, steps) = (self.places.roles[role as usize].len(), self.steps.len());
         let weight = |place: u32| paths.of_place[place as usize].min(1.0);
@@ -139,8 +159,13 @@ impl<'a> Finder<'a> {
             spans.entry((unit as usize, *step)).or_default().push(*span);
         }
         let step_ns = self.steps_ns as f64 / steps.max(1) as f64;
+        let is_shown: Vec<bool> = match &self.places.roles[role as usize] {
+            Units::Ranks(ranks) => ranks.iter().map(|rank| self.is_shown[*rank]).collect(),
+            Units::Communicators(_) => vec![false; units],
+        };
         let series = Series {
             usual: &self.places.usual[role as usize],
+            is_shown: &is_shown,
             above_ns: &above,
             credit_ns: &credit,
             step_ns,
@@ -148,14 +173,17 @@ impl<'a> Finder<'a> {
             work_ns: (work_ns / units.max(1) as f64 / steps.max(1) as f64).clamp(0.1 * step_ns, step_ns),
             least_ns: LEAST_SHARE * self.steps_ns as f64,
         };
-        let with_spans = |what: Outstanding| {
+        let with_spans = |mut what: Outstanding| {
+            // What is mended costs nothing any more.
+            what.steps.retain(|step| !self.mended.contains(&(role, what.unit, *step)));
             let at = |step: &usize| spans.get(&(what.unit, *step)).into_iter().flatten().copied();
             let kinds = [SpanKind::Host, SpanKind::Device, SpanKind::Late, SpanKind::Leaving, SpanKind::Transfer];
             let of = |kind: &SpanKind| {
                 what.steps.iter().filter_map(|step| of_kind.get(&(what.unit, *step, *kind))).sum::<f64>()
             };
             let kind = kinds.into_iter().max_by(|a, b| of(a).total_cmp(&of(b))).unwrap_or(SpanKind::Host);
-            FoundLine { role, spans: what.steps.iter().flat_map(at).collect(), what, kind }
+            let is_shown = is_shown[what.unit] || self.is_last_most_often(role, kind, (what.unit, units));
+            FoundLine { role, spans: what.steps.iter().flat_map(at).collect(), what, kind, is_shown }
         };
         outstanding(&series).into_iter().map(with_spans).filter(|found| !found.spans.is_empty()).collect()
     }

@@ -21,14 +21,13 @@ use rayon::prelude::*;
 use topology::join::Join;
 use topology::{ClockError, ToGlobal};
 
-use crate::graph::SpanKind;
+use crate::graph::{Span, SpanKind};
 use crate::lengths::Lengths;
 use crate::lines::{Finder, FoundLine};
-use crate::occasional::Period;
 use crate::patterns::Pattern;
 use crate::places::{Places, Units};
 use crate::prices::{Cost, Prices};
-use crate::scaled::{Scaled, inner};
+use crate::scaled::{Scaled, Unaccounted, inner};
 
 /// What a part of the time is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +44,15 @@ pub enum Part {
     Group(usize),
     /// What ranks lose to each other without that one stands out.
     Variation,
+}
+
+/// Steps that come every so often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// The number of steps from one to the next.
+    pub steps: i32,
+    /// The number of the first one.
+    pub first: i32,
 }
 
 /// A line: a rank or a communicator that takes time.
@@ -86,8 +94,12 @@ pub struct LostTime {
     pub groups: Vec<Group>,
     /// What mending all named groups saves of a step, if they have several lines.
     pub named: Option<Cost>,
+    /// For each rank with several lines that are named, or suspected if none is, what mending these saves of a step.
+    pub of_lines: BTreeMap<usize, Cost>,
     /// For each rank, what a step would save if all of it took as long as is typical; `None` of ranks that are hardly above that.
     pub alone: Vec<Option<Cost>>,
+    /// For each rank, the recorded length of the steps over that length; 1 of ranks that are hardly above what is typical.
+    pub slowdown: Vec<f64>,
     /// How much of a step begins later than anything that the graph knows explains.
     pub unexplained_ns: i64,
 }
@@ -101,13 +113,6 @@ impl LostTime {
     /// Whether a group may take so much.
     pub fn is_suspected(&self, group: &Group) -> bool {
         !self.is_named(group) && self.is_much(group.together.high_ns)
-    }
-
-    /// Whether ranks lose much to each other of which none stands out.
-    pub fn varies(&self) -> bool {
-        let variation = self.parts.iter().filter(|(part, _)| *part == Part::Variation);
-        let sum_ns: i64 = variation.flat_map(|(_, by_step)| by_step).sum();
-        100.0 * sum_ns as f64 >= VARIES_PCT * (self.step_ns() * self.steps.len() as i64) as f64
     }
 
     /// Whether a time per step is worth a name.
@@ -124,10 +129,12 @@ impl LostTime {
 
 /// A part that takes this share of a step, in percent, is worth a name.
 pub(crate) const NAMED_PCT: f64 = 2.0;
-/// If ranks vary by this share of a step, in percent, one that is late in most steps may still cost nothing.
-const VARIES_PCT: f64 = 25.0;
 /// A line is dropped if the run is shorter by less than this share of its steps, alone and beside the others.
-const LEAST_OF_LINE: f64 = 0.005;
+const LEAST_OF_LINE: f64 = 0.01;
+/// A communicator is as slow as another one if it is above what is typical by this share of what that one is.
+const AS_SLOW: f64 = 0.5;
+/// If ranks vary by this share of a step, one that is late in most steps may still cost nothing.
+const VARIES: f64 = 0.25;
 /// Of the lines of a group, and of all ranks, so many are mended alone.
 const MOST_ALONE: usize = 64;
 
@@ -140,33 +147,68 @@ pub(crate) struct Accounted {
 }
 
 impl Accounted {
-    /// `None` if the graph of a rank is not there, or ranks have no step in common, or collectives contradict the order of work.
-    /// In fewer than `min_steps` steps, nothing is certain.
+    /// Whether no rank is named although ranks lose no more to each other by turns than usual. Rows may not say what a host waited for,
+    /// and make it busy: then only the collectives show who was late.
+    pub(crate) fn may_miss_a_rank(&self) -> bool {
+        let account = &self.lost_time;
+        let is_found = |group: &Group| account.is_named(group) || account.is_suspected(group);
+        let variation = account.parts.iter().filter(|(part, _)| *part == Part::Variation);
+        let variation_ns: i64 = variation.flat_map(|(_, by_step)| by_step).sum();
+        let steps_ns = account.step_ns() * account.steps.len() as i64;
+        !account.groups.iter().any(is_found) && (variation_ns as f64) < VARIES * steps_ns as f64
+    }
+
+    /// Whether ranks are named in every step, and only such as stand out by themselves.
+    pub(crate) fn names_only(&self, stands_out: impl Fn(usize) -> bool) -> bool {
+        let named =
+            self.lost_time.groups.iter().filter(|group| self.lost_time.is_named(group) && group.steps.is_none());
+        let mut ranks = named.flat_map(|group| &group.lines).flat_map(|line| &line.ranks).peekable();
+        ranks.peek().is_some() && ranks.all(|rank| stands_out(*rank))
+    }
+
+    /// `is_shown` says of each rank whether one range of its host shows in every step that it is late. In fewer than `min_steps` steps,
+    /// nothing else is certain.
     pub(crate) fn of(
         parts: &[&OwnTime],
         join: &Join,
         clocks: (ToGlobal<'_>, ClockError<'_>),
-        min_steps: usize,
-    ) -> Option<Self> {
-        let ranks: Vec<&Condensed> = parts.iter().map(|part| part.graph.as_deref()).collect::<Option<_>>()?;
+        (is_shown, min_steps): (&[bool], usize),
+    ) -> Result<Self, Unaccounted> {
+        let ranks: Option<Vec<&Condensed>> = parts.iter().map(|part| part.graph.as_deref()).collect();
         let is_joined = join.instances.iter().any(|instance| instance.arrivals.len() > 1);
-        let run = Scaled::of(&ranks, parts, join, clocks).filter(|_| is_joined)?;
+        let ranks = ranks.filter(|_| is_joined).ok_or(Unaccounted::NotJoined)?;
+        let run = Scaled::of(&ranks, parts, join, clocks)?;
         let places = Places::of(&run.graph, join, &ranks);
         let lengths = Lengths::of(&run.graph, &places);
-        let mut lost_time = lost_time(&run, &lengths, &places, join, ranks.len());
-        for group in lost_time.groups.iter_mut().filter(|_| run.steps.len() < min_steps) {
-            group.is_certain = false;
-        }
-        Some(Self { run, lengths, lost_time })
+        let lost_time = lost_time(&run, &lengths, &places, (join, is_shown, min_steps));
+        Ok(Self { run, lengths, lost_time })
     }
 }
 
-fn lost_time(run: &Scaled, lengths: &Lengths, places: &Places, join: &Join, ranks: usize) -> LostTime {
+fn lost_time(
+    run: &Scaled,
+    lengths: &Lengths,
+    places: &Places,
+    (join, is_shown, min_steps): (&Join, &[bool], usize),
+) -> LostTime {
+    let ranks = is_shown.len();
     let steps: BTreeMap<i32, usize> = run.steps.iter().copied().zip(0..).collect();
     let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
     let steps_ns: i64 = recorded_ns.iter().sum();
-    let found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns)).lines();
-    let lines = pruned(run, lengths, found, steps_ns);
+    let found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns), is_shown).lines();
+    let mut lines = pruned(run, lengths, found, steps_ns);
+    let slow = SlowTransfers::of(lengths, places, join);
+    for line in &mut lines {
+        line.what.is_certain &= run.steps.len() >= min_steps;
+        line.what.is_certain |= line.is_shown;
+        if let Units::Communicators(comms) = &places.roles[line.role as usize]
+            && let Some((rank, spans)) = slow.link(comms[line.what.unit])
+        {
+            let of_rank = |span: &Span| span.rank as usize == rank && span.kind == SpanKind::Transfer;
+            let own = (0..).zip(&run.graph.spans).filter(|(_, span)| of_rank(span)).map(|(at, _)| at);
+            line.spans = spans.into_iter().chain(own).collect();
+        }
+    }
     let groups = groups(&lines);
     let typical_ns = run.lengths_ns(&lengths.typical_ns);
     let steady_ns = run.lengths_ns(&lengths.steady_ns);
@@ -192,38 +234,74 @@ fn lost_time(run: &Scaled, lengths: &Lengths, places: &Places, join: &Join, rank
     parts.extend(shares_ns.into_iter().enumerate().map(|(at, share)| (Part::Group(at), share)));
     parts.push((Part::Variation, variation_ns));
     let unexplained_ns = run.unexplained_ns();
-    let alone = alone(run, lengths, ranks, unexplained_ns);
+    let (alone, slowdown) = alone(run, lengths, ranks, unexplained_ns);
     let mut account =
-        LostTime { steps: run.steps.clone(), parts, groups: Vec::new(), named: None, alone, unexplained_ns };
+        LostTime { steps: run.steps.clone(), parts, alone, slowdown, unexplained_ns, ..LostTime::default() };
+    add_groups(&mut account, (&lines, &groups), &mut prices, &|line| units(line, places, &slow));
+    account
+}
+
+/// Adds what mending each group and each of its lines saves.
+fn add_groups(
+    account: &mut LostTime,
+    (lines, groups): (&[FoundLine], &[Vec<usize>]),
+    prices: &mut Prices<'_>,
+    units: &dyn Fn(&FoundLine) -> Owner,
+) {
     let step_ns = account.step_ns();
-    let unexplained = unexplained_ns as f64 / step_ns.max(1) as f64;
+    let unexplained = account.unexplained_ns as f64 / step_ns.max(1) as f64;
     let mut cost = |set: &[usize]| {
         let saved_ns = prices.saved_ns(set);
         let is = |is_pattern: fn(&Pattern) -> bool| set.iter().all(|at| is_pattern(&lines[*at].what.pattern));
         let is_counted = is(|pattern| matches!(pattern, Pattern::Single(_)));
         // What is not the same in all steps may be in the first or the last one.
         let steps = if is(|pattern| *pattern == Pattern::Every) { inner(&saved_ns) } else { &saved_ns };
-        Cost::of(steps, is_counted, step_ns, unexplained)
+        let cost = Cost::of(steps, is_counted, step_ns, unexplained);
+        // What else waits for a slow transfer is not always in the graph: all of its excess may delay the steps.
+        let transfers_ns = set.iter().map(|at| prices.excess_of_transfers_ns(*at)).sum::<i64>();
+        let high_ns = transfers_ns / saved_ns.len().max(1) as i64;
+        Cost { high_ns: cost.high_ns.max(high_ns), ..cost }
     };
-    for group in &groups {
+    for group in groups {
         let line = |(nth, at): (usize, &usize)| {
-            let (ranks, comm_id) = units(&lines[*at], places, join);
+            let (ranks, comm_id) = units(&lines[*at]);
             Line { ranks, comm_id, alone: (nth < MOST_ALONE).then(|| cost(&[*at])) }
         };
         let of_lines: Vec<Line> = group.iter().enumerate().map(line).collect();
-        account.groups.push(described(group, &lines, run, of_lines, cost(group)));
+        let group = described(group, lines, &account.steps, of_lines, cost(group));
+        account.groups.push(group);
     }
-    let named = groups.iter().zip(&account.groups).filter(|(_, group)| account.is_much(group.together.low_ns));
+    let named = groups.iter().zip(&account.groups).filter(|(_, group)| account.is_named(group));
     let mut named: Vec<usize> = named.flat_map(|(lines, _)| lines.iter().copied()).collect();
     named.sort_unstable();
     if named.len() > 1 {
         account.named = Some(cost(&named));
     }
-    account
+    for (rank, mut lines) in lines_of_ranks(account, groups) {
+        lines.sort_unstable();
+        account.of_lines.insert(rank, cost(&lines));
+    }
 }
 
-/// What a step would save if each of the ranks that are most above what is typical took as long as that.
-fn alone(run: &Scaled, lengths: &Lengths, ranks: usize, unexplained_ns: i64) -> Vec<Option<Cost>> {
+/// The positions of the lines of each rank that has several ones: of those that are named, or of those that are suspected if none is.
+fn lines_of_ranks(account: &LostTime, groups: &[Vec<usize>]) -> BTreeMap<usize, Vec<usize>> {
+    let mut of_ranks: BTreeMap<(usize, bool), Vec<usize>> = BTreeMap::new();
+    for (group, positions) in account.groups.iter().zip(groups) {
+        let is_named = account.is_named(group);
+        if is_named || account.is_suspected(group) {
+            for (line, at) in group.lines.iter().zip(positions).filter(|(line, _)| line.comm_id.is_none()) {
+                line.ranks.iter().for_each(|rank| of_ranks.entry((*rank, is_named)).or_default().push(*at));
+            }
+        }
+    }
+    let named: Vec<usize> = of_ranks.keys().filter(|(_, is_named)| *is_named).map(|(rank, _)| *rank).collect();
+    of_ranks.retain(|(rank, is_named), lines| lines.len() > 1 && (*is_named || !named.contains(rank)));
+    of_ranks.into_iter().take(MOST_ALONE).map(|((rank, _), lines)| (rank, lines)).collect()
+}
+
+/// What a step would save if each of the ranks that are most above what is typical took as long as that, and how many times as long the
+/// steps are without that.
+fn alone(run: &Scaled, lengths: &Lengths, ranks: usize, unexplained_ns: i64) -> (Vec<Option<Cost>>, Vec<f64>) {
     let mut above_ns = vec![0_i64; ranks];
     let spans = || run.graph.spans.iter().zip(&lengths.recorded_ns).zip(&lengths.typical_ns);
     for ((span, recorded_ns), typical_ns) in spans() {
@@ -236,18 +314,20 @@ fn alone(run: &Scaled, lengths: &Lengths, ranks: usize, unexplained_ns: i64) -> 
     most.truncate(MOST_ALONE);
     let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
     let step_ns = recorded_ns.iter().sum::<i64>() / recorded_ns.len().max(1) as i64;
+    let inner_ns: i64 = inner(&recorded_ns).iter().sum();
     let unexplained = unexplained_ns as f64 / step_ns.max(1) as f64;
     let of_rank = |rank: &usize| {
         let mended =
             spans().map(|((span, recorded), typical)| if span.rank as usize == *rank { *typical } else { *recorded });
         let lengths_ns = run.lengths_ns(&mended.collect::<Vec<i64>>());
         let saved_ns: Vec<i64> = recorded_ns.iter().zip(lengths_ns).map(|(before, after)| before - after).collect();
-        (*rank, Cost::of(inner(&saved_ns), false, step_ns, unexplained))
+        let left_ns = inner_ns - inner(&saved_ns).iter().sum::<i64>();
+        (*rank, Cost::of(inner(&saved_ns), false, step_ns, unexplained), inner_ns as f64 / left_ns.max(1) as f64)
     };
-    let mut alone = vec![None; ranks];
-    let costs: Vec<(usize, Cost)> = most.par_iter().map(of_rank).collect();
-    costs.into_iter().for_each(|(rank, cost)| alone[rank] = Some(cost));
-    alone
+    let (mut alone, mut slowdown) = (vec![None; ranks], vec![1.0; ranks]);
+    let costs: Vec<(usize, Cost, f64)> = most.par_iter().map(of_rank).collect();
+    costs.into_iter().for_each(|(rank, cost, times)| (alone[rank], slowdown[rank]) = (Some(cost), times));
+    (alone, slowdown)
 }
 
 /// Of a few lines, those without which the others save less. A rank may only seem late where it waits for another one.
@@ -275,7 +355,7 @@ fn pruned(run: &Scaled, lengths: &Lengths, mut lines: Vec<FoundLine>, steps_ns: 
     lines
 }
 
-fn described(group: &[usize], lines: &[FoundLine], run: &Scaled, of_lines: Vec<Line>, together: Cost) -> Group {
+fn described(group: &[usize], lines: &[FoundLine], steps: &[i32], of_lines: Vec<Line>, together: Cost) -> Group {
     let first = &lines[group[0]];
     let mut at: Vec<usize> = group.iter().flat_map(|line| lines[*line].what.steps.iter().copied()).collect();
     at.sort_unstable();
@@ -283,27 +363,28 @@ fn described(group: &[usize], lines: &[FoundLine], run: &Scaled, of_lines: Vec<L
     let pattern = &first.what.pattern;
     let is_every = matches!(pattern, Pattern::Every | Pattern::Ramp(0));
     let period = match pattern {
-        Pattern::Single(Some(steps)) => Some(Period { steps: *steps as i32, first: run.steps[at[0]] }),
+        Pattern::Single(Some(every)) => Some(Period { steps: *every as i32, first: steps[at[0]] }),
         _ => None,
     };
     Group {
         lines: of_lines,
-        steps: (!is_every).then(|| at.iter().map(|step| run.steps[*step]).collect()),
+        steps: (!is_every).then(|| at.iter().map(|step| steps[*step]).collect()),
         period,
         pattern: pattern.word(),
         by_transfers: group.iter().all(|line| matches!(lines[*line].kind, SpanKind::Transfer | SpanKind::Leaving)),
-        is_certain: group.iter().all(|line| lines[*line].what.is_certain),
+        is_certain: first.what.is_certain,
         together,
     }
 }
 
-/// The lines of each role with each pattern.
+/// The lines of each role with each pattern. Those that are certain stand apart.
 fn groups(lines: &[FoundLine]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let is_alike = |group: &&mut Vec<usize>| {
             let first = &lines[group[0]];
-            first.role == line.role && first.what.pattern.word() == line.what.pattern.word()
+            let of = |line: &FoundLine| (line.role, line.what.pattern.word(), line.what.is_certain);
+            of(first) == of(line)
         };
         match groups.iter_mut().find(is_alike) {
             Some(group) => group.push(at),
@@ -313,17 +394,64 @@ fn groups(lines: &[FoundLine]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The ranks of a line, and its communicator.
-fn units(line: &FoundLine, places: &Places, join: &Join) -> (Vec<usize>, Option<i64>) {
+/// Ranks, and a communicator if its transfers take long.
+type Owner = (Vec<usize>, Option<i64>);
+
+/// The ranks of a line, and its communicator. If one of its ranks is in another communicator that is slow, and no other rank is, the link of
+/// that rank is what is slow.
+fn units(line: &FoundLine, places: &Places, slow: &SlowTransfers) -> Owner {
     match &places.roles[line.role as usize] {
         Units::Ranks(ranks) => (vec![ranks[line.what.unit]], None),
         Units::Communicators(comms) => {
             let comm_id = comms[line.what.unit];
-            let mut of_comm = join.instances.iter().filter(|instance| instance.comm_id == comm_id);
-            let ranks =
-                of_comm.next().map_or(Vec::new(), |instance| instance.arrivals.iter().map(|a| a.rank).collect());
-            (ranks, Some(comm_id))
+            match slow.link(comm_id) {
+                Some((rank, _)) => (vec![rank], None),
+                None => (slow.ranks.get(&comm_id).cloned().unwrap_or_default(), Some(comm_id)),
+            }
         }
+    }
+}
+
+/// By how much the transfers of each communicator are above those of its kind, also where work hides them.
+struct SlowTransfers {
+    ranks: BTreeMap<i64, Vec<usize>>,
+    /// The share of the typical length by which they are longer; only of communicators that are compared.
+    above: BTreeMap<i64, f64>,
+    spans: BTreeMap<i64, Vec<u32>>,
+}
+
+impl SlowTransfers {
+    fn of(lengths: &Lengths, places: &Places, join: &Join) -> Self {
+        let mut spans: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
+        for (span, (slot, unit)) in (0..).zip(&places.of_span) {
+            let Some(slot) = places.slots.get(*slot as usize) else { continue };
+            if let Units::Communicators(comms) = &places.roles[places.places[slot.place as usize].role as usize] {
+                spans.entry(comms[*unit as usize]).or_default().push(span);
+            }
+        }
+        let sum_ns = |spans: &[u32], of: &[i64]| spans.iter().map(|span| of[*span as usize]).sum::<i64>() as f64;
+        let above =
+            |spans: &[u32]| sum_ns(spans, &lengths.recorded_ns) / sum_ns(spans, &lengths.typical_ns).max(1.0) - 1.0;
+        let mut ranks: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+        for instance in &join.instances {
+            let of_instance = || instance.arrivals.iter().map(|a| a.rank).collect();
+            ranks.entry(instance.comm_id).or_insert_with(of_instance);
+        }
+        Self { ranks, above: spans.iter().map(|(comm_id, spans)| (*comm_id, above(spans))).collect(), spans }
+    }
+
+    /// The only rank of a communicator that is in another one which is as slow, and the spans of all of its slow ones.
+    fn link(&self, comm_id: i64) -> Option<(usize, Vec<u32>)> {
+        let least = AS_SLOW * self.above.get(&comm_id)?;
+        let slow_of = |rank: usize| {
+            let is_slow = move |(other, above): &(&i64, &f64)| {
+                **above >= least && self.ranks.get(other).is_some_and(|ranks| ranks.contains(&rank))
+            };
+            self.above.iter().filter(is_slow).map(|(other, _)| *other)
+        };
+        let mut linked = self.ranks.get(&comm_id)?.iter().filter(|rank| slow_of(**rank).any(|other| other != comm_id));
+        let rank = linked.next().copied().filter(|_| linked.next().is_none())?;
+        Some((rank, slow_of(rank).flat_map(|other| self.spans[&other].iter().copied()).collect()))
     }
 }
 

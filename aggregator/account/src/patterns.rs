@@ -21,6 +21,8 @@ const LEAST_SPIKES: usize = 3;
 /// The largest probability that they are one unit's by chance, and that before their period counts.
 const MOST_CHANCE: f64 = 1e-3;
 const MOST_TAIL: f64 = 0.2;
+/// A larger one that makes it likely.
+const LIKELY_TAIL: f64 = 0.02;
 /// The share of the cost of all single steps that one unit has if they do not move.
 const ALONE_SHARE: f64 = 0.8;
 /// From so many steps on, a series has a shape.
@@ -89,6 +91,8 @@ pub(crate) struct Outstanding {
 pub(crate) struct Series<'a> {
     /// Whether each unit shows how long the work usually takes.
     pub(crate) usual: &'a [bool],
+    /// Whether something else shows that each unit is late in every step.
+    pub(crate) is_shown: &'a [bool],
     /// For each unit, its excess in each step.
     pub(crate) above_ns: &'a [Vec<f64>],
     /// For each unit, the credit of the longest path in each step.
@@ -124,6 +128,7 @@ pub(crate) fn outstanding(series: &Series<'_>) -> Vec<Outstanding> {
         .collect();
     let mut found = single_steps(series, &spikes);
     levels(series, &without, &mut found);
+    shown(series, &usual, &mut found);
     found
 }
 
@@ -175,13 +180,29 @@ fn single_steps(series: &Series<'_>, spikes: &[Vec<bool>]) -> Vec<Outstanding> {
         let is_long = cost_ns >= series.step_ns * own.len() as f64;
         let is_alone = is_long && cost_ns >= ALONE_SHARE * all_ns && cost_ns >= 2.0 * series.least_ns;
         let is_event = is_long && all <= FEW_EVENTS;
-        let is_own = is_own || is_alone || is_event;
-        if is_own && cost_ns >= series.least_ns {
+        let is_certain = is_own || is_alone || is_event;
+        let is_likely = own.len() >= LEAST_SPIKES && tail < LIKELY_TAIL && cost_ns >= ALONE_SHARE * all_ns;
+        if (is_certain || is_likely) && cost_ns >= series.least_ns {
             let period = period.filter(|period| own.len() >= LEAST_SPIKES && *period > 1);
-            found.push(Outstanding { unit, pattern: Pattern::Single(period), steps: own, is_certain: true });
+            found.push(Outstanding { unit, pattern: Pattern::Single(period), steps: own, is_certain });
         }
     }
     found
+}
+
+/// Units that vary too much to stand out by their level, but of which something else shows that they are late in every step.
+fn shown(series: &Series<'_>, usual: &[f64], found: &mut Vec<Outstanding>) {
+    let steps = series.above_ns[0].len();
+    let has_level = |unit: usize, found: &[Outstanding]| {
+        found.iter().any(|of| of.unit == unit && !matches!(of.pattern, Pattern::Single(_)))
+    };
+    for unit in (0..usual.len()).filter(|unit| series.is_shown[*unit]) {
+        if usual[unit] * steps as f64 >= series.least_ns && !has_level(unit, found) {
+            let taken = |step: &usize| found.iter().any(|of| of.unit == unit && of.steps.contains(step));
+            let at = (0..steps).filter(|step| !taken(step)).collect();
+            found.push(Outstanding { unit, pattern: Pattern::Every, steps: at, is_certain: true });
+        }
+    }
 }
 
 /// The distance of steps that are equally far apart.
@@ -240,7 +261,15 @@ fn levels(series: &Series<'_>, above: &[Vec<f64>], found: &mut Vec<Outstanding>)
 
 /// The standard deviation of a step of a unit, by differences of consecutive steps.
 fn noise(above: &[Vec<f64>], step_ns: f64) -> f64 {
-    let differences = above.iter().flat_map(|of| of.windows(2).map(|pair| (pair[1] - pair[0]).abs()));
+    // Of two units, one is the reference of the other in each step. Of three, one is that of both.
+    let apart = match above {
+        [a, b] => Some([a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<f64>>()]),
+        _ => None,
+    };
+    let series = apart.as_ref().map_or(above, |apart| apart.as_slice());
+    let is_known = |pair: &&[f64]| above.len() != 3 || pair.iter().all(|ns| *ns != 0.0);
+    let pairs = series.iter().flat_map(|of| of.windows(2)).filter(is_known);
+    let differences = pairs.map(|pair| (pair[1] - pair[0]).abs());
     let noise = median(differences).map_or(0.002 * step_ns, |ns| 1.4826 * ns / 2.0_f64.sqrt());
     noise.max(0.0005 * step_ns)
 }

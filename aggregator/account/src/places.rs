@@ -12,6 +12,8 @@
 //!
 //! Transfers are compared over communicators of the same kind: as many ranks, and the same operation and size at the same place.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rustc_hash::FxHashMap;
 
 use crate::graph::{Graph, NONE, Span, SpanKind};
@@ -134,9 +136,9 @@ impl Builder<'_> {
             }
         }
         let marks: Vec<Vec<Mark>> = (0..self.ranks.len()).map(|rank| self.marks(rank)).collect();
-        let mut roles: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
-        for (rank, stage) in self.join.same_work.stages.iter().enumerate() {
-            roles.entry(*stage).or_default().push(rank);
+        let mut roles: FxHashMap<(usize, usize), Vec<usize>> = FxHashMap::default();
+        for (rank, (stage, linked)) in self.join.same_work.stages.iter().zip(self.linked()).enumerate() {
+            roles.entry((*stage, linked)).or_default().push(rank);
         }
         let mut roles: Vec<Vec<usize>> = roles.into_values().collect();
         roles.sort_unstable();
@@ -163,6 +165,29 @@ impl Builder<'_> {
             self.places.roles.push(Units::Ranks(ranks));
             self.close_role(first);
         }
+    }
+
+    /// For each rank, the lowest one that communicators link it with: directly, over other ranks, or as replicas of each other. Others
+    /// have no place in common.
+    fn linked(&self) -> Vec<usize> {
+        let mut links: BTreeMap<i64, BTreeSet<usize>> = BTreeMap::new();
+        for instance in &self.join.instances {
+            let kind = self.join.same_work.replicas.lowest(instance.comm_id);
+            links.entry(kind).or_default().extend(instance.arrivals.iter().map(|a| a.rank));
+        }
+        let mut of_rank: Vec<Vec<i64>> = vec![Vec::new(); self.ranks.len()];
+        links.iter().for_each(|(kind, ranks)| ranks.iter().for_each(|rank| of_rank[*rank].push(*kind)));
+        let mut linked = vec![usize::MAX; self.ranks.len()];
+        for lowest in 0..linked.len() {
+            let mut next = vec![lowest];
+            while let Some(rank) = next.pop() {
+                if linked[rank] == usize::MAX {
+                    linked[rank] = lowest;
+                    next.extend(of_rank[rank].iter().filter_map(|kind| links.remove(kind)).flatten());
+                }
+            }
+        }
+        linked
     }
 
     /// The marks at the begins of a rank's segments. The first one begins with none.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::graph::SpanKind;
 use crate::lengths::Lengths;
 use crate::lines::FoundLine;
 use crate::scaled::Scaled;
@@ -45,6 +46,14 @@ impl<'a> Prices<'a> {
         let saved_ns: Vec<i64> = self.recorded_ns.iter().zip(mended_ns).map(|(before, after)| before - after).collect();
         self.known.insert(set.to_vec(), saved_ns.clone());
         saved_ns
+    }
+
+    /// The excess of slow transfers, over all steps; 0 of other lines.
+    pub(crate) fn excess_of_transfers_ns(&self, line: usize) -> i64 {
+        let FoundLine { kind, spans, .. } = &self.lines[line];
+        let Lengths { recorded_ns, typical_ns, .. } = self.lengths;
+        let excess_ns = |span: &u32| recorded_ns[*span as usize] - typical_ns[*span as usize];
+        if *kind == SpanKind::Transfer { spans.iter().map(excess_ns).sum() } else { 0 }
     }
 
     /// The Shapley share of each group of lines of what mending all saves, step by step; they sum to that.
@@ -107,10 +116,6 @@ impl Cost {
     /// The mean of a series of steps, and its interval.
     pub fn of_series(by_step: &[i64]) -> Self {
         Self::of(by_step, false, 0, 0.0)
-    }
-
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self { ns: self.ns + other.ns, low_ns: self.low_ns + other.low_ns, high_ns: self.high_ns + other.high_ns }
     }
 }
 

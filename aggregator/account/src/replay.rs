@@ -32,23 +32,14 @@
 //! The work before B would be `bbcc` on rank 0. A rank that did not queue at B shows the work that belongs to it; the rest
 //! moves on to the next collective. If all ranks queued at B and at C, their work is spread evenly over B and C.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
 use trace::Op;
 
 use crate::nodes::{Builder, Leave, NONE, Node, Work};
 use crate::order::in_order;
-use crate::variation::{FOLLOWED_MAX, Variations};
 use topology::arrivals::Joined;
 use topology::join::Join;
-
-/// Nodes of whole replays at most: the number of replays × the arrivals of all ranks. Each takes about 5 ns, and 30 ns in jobs of
-/// thousands of ranks, whose nodes are larger than a cache.
-const REPLAYED_MAX: usize = 1 << 28;
-/// The number of whole replays however many arrivals there are.
-const REPLAYS: usize = 64;
 
 /// The collectives of all ranks, in the order of arrivals.
 #[derive(Debug)]
@@ -66,7 +57,6 @@ pub(super) struct Replay {
     pub(super) max_queue_gap_ns: i64,
     /// The recorded end, and the end of the unchanged replay.
     pub(super) ends_ns: [i64; 2],
-    pub(super) begin_ns: i64,
     /// For each step that counts, its recorded begin and end: of its first own work and of its last collective.
     pub(super) span_of: BTreeMap<i32, (i64, i64)>,
 }
@@ -82,7 +72,6 @@ impl Replay {
             join.instances.iter().map(|instance| instance.step.filter(|step| steps.contains(step))).collect();
         builder.compare(&step_of);
         let nodes = builder.nodes;
-        let begins_ns = nodes.iter().map(|n| n.arrival_ns - n.work.own_ns);
         let mut span_of: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
         for node in &nodes {
             if let Some(step) = step_of[node.instance as usize] {
@@ -92,7 +81,6 @@ impl Replay {
         }
         let mut replay = Self {
             span_of,
-            begin_ns: begins_ns.min().unwrap_or(0),
             ends_ns: [nodes.iter().map(|n| n.end_ns).max().unwrap_or(0); 2],
             step_of,
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
@@ -106,95 +94,15 @@ impl Replay {
         replay
     }
 
-    /// For each rank, by how much the run would be shorter if it alone worked as a typical rank does; `None` where that would
-    /// take too long. Those whose work exceeds that of a typical rank most are replayed first.
-    pub(super) fn alone_ns(&self) -> Vec<Option<i64>> {
-        self.alone_of(FOLLOWED_MAX)
-    }
-
-    pub(super) fn alone_of(&self, followed_max: usize) -> Vec<Option<i64>> {
-        let nothing = Change::nothing();
-        let ended = Variations::of(self, &nothing).ends_ns(&self.changing_ranks(), followed_max);
-        let mut alone_ns = vec![Some(0); self.ranks];
-        for (rank, end_ns) in ended {
-            alone_ns[rank] = end_ns.map(|end_ns| self.ends_ns[1] - end_ns);
-        }
-        alone_ns
-    }
-
-    /// The number of whole replays at most.
-    pub(super) fn most(&self) -> usize {
-        (REPLAYED_MAX / self.nodes.len().max(1)).max(REPLAYS)
-    }
-
-    /// The length of the run; `None` without a collective.
-    pub(super) fn length_ns(&self) -> Option<i64> {
-        (!self.nodes.is_empty()).then(|| self.ends_ns[1] - self.begin_ns)
-    }
-
     /// By how much the unchanged replay differs from the recording.
     pub(super) fn discrepancy_ns(&self) -> i64 {
         (self.ends_ns[1] - self.ends_ns[0]).abs()
     }
 
-    /// By how much the run would be shorter if these ranks worked as a typical rank does, and ranks left some collectives
-    /// earlier: (position of the instance, position of the rank) to ns.
-    pub(super) fn saved_ns(&self, is_typical: &dyn Fn(usize) -> bool, earlier_ns: &FxHashMap<(u32, u32), i64>) -> i64 {
-        self.saved_instead_ns(is_typical, earlier_ns, None)
-    }
-
-    /// The same with [other work](Change::instead) of these ranks.
-    pub(super) fn saved_instead_ns(
-        &self,
-        is_typical: &dyn Fn(usize) -> bool,
-        earlier_ns: &FxHashMap<(u32, u32), i64>,
-        instead: Option<&FxHashMap<u32, Work>>,
-    ) -> i64 {
-        let of_node = |node: &Node| {
-            let earlier_ns = earlier_ns.get(&(node.instance, node.rank)).copied();
-            earlier_ns.filter(|_| self.step_of[node.instance as usize].is_some()).unwrap_or(0)
-        };
-        let mut leaves_earlier = vec![false; if earlier_ns.is_empty() { 0 } else { self.ranks }];
-        earlier_ns.keys().for_each(|(_, rank)| leaves_earlier[*rank as usize] = true);
-        let earlier_ns = if earlier_ns.is_empty() { Vec::new() } else { self.nodes.iter().map(of_node).collect() };
-        let change = Change { is_typical, earlier_ns, leaves_earlier, instead, blocks: false };
-        self.ends_ns[1] - self.end_ns(&change)
-    }
-
-    /// For each of some ranks, by how much the run would be shorter still if the others of them worked as a typical rank does
-    /// already, and 0 for ranks that are not among them; `None` if that would take too long.
-    pub(super) fn beside_ns(&self, is_one: &[bool]) -> Option<Vec<i64>> {
-        let ones: Vec<usize> = (0..self.ranks).filter(|rank| is_one[*rank]).collect();
-        let mut beside_ns = vec![0; self.ranks];
-        if ones.is_empty() {
-            return Some(beside_ns);
-        }
-        let is_typical = |rank: usize| is_one[rank];
-        let all = Change { is_typical: &is_typical, ..Change::nothing() };
-        let all_end_ns = self.end_ns(&all);
-        if let [one] = ones[..] {
-            beside_ns[one] = (self.ends_ns[1] - all_end_ns).max(0);
-            return Some(beside_ns);
-        }
-        for (rank, end_ns) in Variations::of(self, &all).ends_ns(&ones, FOLLOWED_MAX) {
-            beside_ns[rank] = (end_ns? - all_end_ns).max(0);
-        }
-        Some(beside_ns)
-    }
-
-    /// The ranks whose work ever differs from that of a typical rank; those that exceed it most in sum come first.
-    fn changing_ranks(&self) -> Vec<usize> {
-        let mut above_ns: Vec<Option<i128>> = vec![None; self.ranks];
-        for node in &self.nodes {
-            let ns = i128::from(node.work.own_ns - node.typical.own_ns);
-            if ns != 0 || node.work.after_ns != node.typical.after_ns {
-                *above_ns[node.rank as usize].get_or_insert(0) += ns;
-            }
-        }
-        let mut order: Vec<_> =
-            above_ns.into_iter().enumerate().filter_map(|(rank, ns)| Some((Reverse(ns?), rank))).collect();
-        order.sort_unstable();
-        order.into_iter().map(|(_, rank)| rank).collect()
+    /// By how much the run would be shorter if these ranks worked as a typical rank does.
+    #[cfg(test)]
+    pub(super) fn saved_ns(&self, is_typical: &dyn Fn(usize) -> bool) -> i64 {
+        self.ends_ns[1] - self.end_ns(&Change { is_typical, ..Change::nothing() })
     }
 
     /// By how much ranks leave earlier than recorded if transfers take a share of their time that depends on the communicator.
@@ -302,8 +210,7 @@ impl Replay {
         let mut ahead_ns = 0;
         for (at, node) in self.nodes.iter().enumerate() {
             let rank = node.rank as usize;
-            let instead = || change.instead?.get(&(at as u32)).copied();
-            let work = if changed[rank] { instead().unwrap_or(node.typical) } else { node.work };
+            let work = if changed[rank] { node.typical } else { node.work };
             let blocks = change.blocks && self.step_of[node.instance as usize].is_some();
             let (ready_ns, arrival_ns) = self.times_of(at as u32, work, latest[rank], (ahead_ns, blocks), &state);
             state.ready_ns[at] = ready_ns;
@@ -311,7 +218,7 @@ impl Replay {
             let last_ns = &mut state.last_ns[node.instance as usize];
             *last_ns = (*last_ns).max(arrival_ns);
             latest[rank] = at as u32;
-            if changed[rank] || change.leaves_earlier.get(rank).copied().unwrap_or(false) {
+            if changed[rank] {
                 ahead_ns = node.arrival_ns - arrival_ns;
             }
         }
@@ -365,24 +272,13 @@ pub(super) struct Change<'a> {
     pub(super) is_typical: &'a dyn Fn(usize) -> bool,
     /// By how much ranks leave earlier than recorded, for each node; empty: not at all.
     pub(super) earlier_ns: Vec<i64>,
-    /// The ranks whose own transfers are shorter, by position; empty: none. As of changed ranks, waits for what was not recorded
-    /// are as much shorter as these ranks are earlier.
-    pub(super) leaves_earlier: Vec<bool>,
-    /// The work of nodes of these ranks that is not that of a typical rank.
-    pub(super) instead: Option<&'a FxHashMap<u32, Work>>,
     /// Whether a rank works on only after it left a collective, so that nothing overlaps.
     pub(super) blocks: bool,
 }
 
 impl Change<'_> {
     pub(super) fn nothing() -> Self {
-        Self {
-            is_typical: &|_| false,
-            earlier_ns: Vec::new(),
-            leaves_earlier: Vec::new(),
-            instead: None,
-            blocks: false,
-        }
+        Self { is_typical: &|_| false, earlier_ns: Vec::new(), blocks: false }
     }
 }
 

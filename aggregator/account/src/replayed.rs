@@ -79,11 +79,6 @@ impl Replayed {
         Self { replay, accounted, ranks, stages: stages.to_vec(), per_step, gradients: Gradients::default() }
     }
 
-    /// Replays by the collectives alone.
-    pub(super) fn forget_account(&mut self) {
-        self.accounted = None;
-    }
-
     /// The ranks that were replayed, ascending.
     pub fn ranks(&self) -> &[i32] {
         &self.ranks
@@ -126,7 +121,7 @@ impl Replayed {
             earlier_ns.resize(replay.nodes.len(), 0);
             earlier_ns.iter_mut().zip(replay.after_waits_ns()).for_each(|(earlier, later)| *earlier += later);
         }
-        let change = Change { is_typical: &is_typical, earlier_ns, blocks: different.blocks, ..Change::nothing() };
+        let change = Change { is_typical: &is_typical, earlier_ns, blocks: different.blocks };
         Some(replay.step_lengths_ns(&change).into_iter().map(|ns| self.per_step.ns(ns)).collect())
     }
 

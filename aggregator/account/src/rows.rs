@@ -10,11 +10,10 @@ use crate::judgement::Judgement;
 use crate::last::Last;
 use crate::lost_time::{Group, Line, LostTime, Part};
 use crate::measured::{Measured, Shown};
-use crate::standing::RANK_SIGMA;
-use crate::stragglers::{Together, Waited};
+use crate::scaled::{ACCOUNT, Unaccounted};
+use crate::stragglers::Waited;
 use measure::own_time::OwnTime;
 use model::stats::median_interval_ns;
-use model::thresholds::Thresholds;
 use model::units::ns;
 use topology::arrivals::{Arrival, Joined};
 use topology::excess::Excess;
@@ -27,15 +26,12 @@ pub(super) struct JudgedRanks<'a> {
     pub(super) shown: &'a Shown<'a>,
     pub(super) charges: &'a Charges,
     pub(super) last: &'a Last,
-    /// Whether ranks send to each other. What their work waits for is not recorded, so more of an excess may delay the steps.
-    pub(super) has_sends: bool,
-    /// The length of the run.
-    pub(super) length_ns: Option<i64>,
+    pub(super) lost_time: Option<&'a LostTime>,
 }
 
 impl JudgedRanks<'_> {
     /// The row of the rank at this position.
-    pub(super) fn row(&self, rank: usize, thresholds: &Thresholds) -> StragglerRow {
+    pub(super) fn row(&self, rank: usize) -> StragglerRow {
         let Self { measured, shown, charges, .. } = self;
         let excess = measured.excess;
         let own_ns = excess.of_rank(rank);
@@ -45,7 +41,8 @@ impl JudgedRanks<'_> {
             Some(occasion) => median_interval_ns(&excess.only(&occasion.at).of_rank(rank)),
             None => median_interval_ns(&own_ns),
         };
-        let (delay_ns, bounds_ns) = (case.delay_ns(judged.1), self.bounds_ns(rank));
+        let delay_ns = case.delay_ns();
+        let bounds_ns = case.cost.zip(judged.1).map(|(cost, _)| (cost.low_ns.max(0), cost.high_ns.max(0)));
         let transfers = case.transfers.as_ref().filter(|_| judged.1 == Some(StandsOn::Transfers));
         let share_of_steps = occasion
             .map(|o| o.at.len() as f64 / o.steps as f64)
@@ -71,9 +68,9 @@ impl JudgedRanks<'_> {
             delayed_steps: occasion.map(|o| o.at.len() as i32),
             period_steps: period.map(|p| p.steps),
             period_first_step: period.map(|p| p.first),
-            slowdown: self.slowdown(rank),
+            slowdown: self.lost_time.map(|lost_time| lost_time.slowdown[rank]),
             verdict: judged.0.into(),
-            doubt: (judged.0 == Verdict::Undecided).then(|| case.doubt(thresholds).into()),
+            doubt: (judged.0 == Verdict::Undecided).then(|| case.doubt().into()),
             reason: basis.and_then(|_| case.reason(basis)).map(Word::from),
             evidence_range: shown.name(rank),
             evidence_excess_ns: transfers.map(|t| t.excess_ns).or(range.map(|r| r.excess_ns.round() as i64)),
@@ -81,55 +78,10 @@ impl JudgedRanks<'_> {
             evidence_persistence: range.map(|r| r.deviation.persistence),
             stands_on: basis.map(Word::from),
             slow_comm_id: transfers.and_then(|t| t.comm_id),
-            evidence: Some(case.sentence(judged, thresholds).into()),
+            evidence: Some(case.sentence(judged).into()),
             // Where the rank ran is added later.
             ..StragglerRow::default()
         }
-    }
-
-    /// The 95 % interval of the delay of a rank that stands out.
-    fn bounds_ns(&self, rank: usize) -> Option<(i64, i64)> {
-        let (case, (_, basis)) = (&self.judgement.cases[rank], self.judgement.verdicts[rank]);
-        if let Some(cost) = case.cost {
-            return basis.map(|_| (cost.low_ns.max(0), cost.high_ns.max(0)));
-        }
-        let (delay_ns, error_ns) = (case.delay_ns(basis), self.error_ns(rank)?);
-        Some(((delay_ns - error_ns).max(0), delay_ns.max(self.unseen_ns(rank)).saturating_add(error_ns)))
-    }
-
-    /// With sends, no less than ranks usually differ by.
-    fn error_ns(&self, rank: usize) -> Option<i64> {
-        let least_ns = if self.has_sends { RANK_SIGMA * self.judgement.cases[rank].step_ns as f64 } else { 0.0 };
-        self.judgement.errors_ns[rank].map(|error_ns| error_ns.max(least_ns.round() as i64))
-    }
-
-    /// With sends, all of an excess may delay the step.
-    fn unseen_ns(&self, rank: usize) -> i64 {
-        let case = &self.judgement.cases[rank];
-        let transfers =
-            case.transfers.as_ref().filter(|_| self.judgement.verdicts[rank].1 == Some(StandsOn::Transfers));
-        let excess_ns = transfers.map_or(case.own_excess_ns, |transfers| transfers.excess_ns);
-        if self.has_sends { excess_ns } else { 0 }
-    }
-
-    /// The delay by all causes together, whose errors add up as those of independent measurements.
-    pub(super) fn all_together(&self) -> Option<Together> {
-        let Together { ns, interval_ns } = self.judgement.together?;
-        if interval_ns.is_some() {
-            return self.judgement.together;
-        }
-        let verdicts = &self.judgement.verdicts;
-        let causes = || (0..verdicts.len()).filter(|rank| verdicts[*rank].0 == Verdict::Cause);
-        let squares: Option<Vec<f64>> = causes().map(|rank| Some((self.error_ns(rank)? as f64).powi(2))).collect();
-        let error_ns = squares.map(|squares| squares.iter().sum::<f64>().sqrt().round() as i64);
-        let most_ns = causes().map(|rank| self.unseen_ns(rank)).max().unwrap_or(0).max(ns);
-        let interval = |error: i64| (ns.saturating_sub(error).max(0), most_ns.saturating_add(error));
-        Some(Together { ns, interval_ns: error_ns.map(interval) })
-    }
-
-    fn slowdown(&self, rank: usize) -> Option<f64> {
-        let (length_ns, saved_ns) = (self.length_ns?, self.measured.alone_ns[rank]?);
-        (length_ns > saved_ns).then(|| length_ns as f64 / (length_ns - saved_ns) as f64)
     }
 }
 
@@ -232,47 +184,26 @@ pub(super) fn wait_rows(join: &Join, ranks: &[i32]) -> (Vec<WaitRow>, Vec<Waited
 pub(super) struct LeftOut {
     /// Host ranges that were not compared.
     pub(super) ranges: i64,
-    /// Ranks without a slowdown.
-    pub(super) not_replayed: i64,
-    /// Slow ranks that were not replayed without the other slow ones.
-    pub(super) not_beside: i64,
-    /// Communicators and late leavers that were not compared, or not replayed.
-    pub(super) groups: i64,
-    /// Ranks that were not compared by the times at which they leave collectives.
-    pub(super) without_clock: i64,
     /// Collectives whose waits were charged by the typical rank.
     pub(super) unpaired: i64,
     /// Difference of the unchanged replay from the recording.
     pub(super) discrepancy_ns: i64,
+    /// Why there is no account.
+    pub(super) unaccounted: Option<Unaccounted>,
     /// How much of a step begins later than anything that the graph knows explains, and the step, if that is much.
     pub(super) unexplained_ns: Option<(i64, i64)>,
 }
 
 /// The omissions of `join`, and a line for each number of `left_out`.
 pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_out: &LeftOut) -> Vec<OmissionRow> {
-    let LeftOut { ranges, not_replayed, not_beside, groups, without_clock, unpaired, discrepancy_ns, unexplained_ns } =
-        *left_out;
+    let LeftOut { ranges, unpaired, discrepancy_ns, unaccounted, unexplained_ns } = *left_out;
     let mut rows = join.omissions.clone();
     if ranges > 0 {
         let why = "the ranks have too many different ranges; those with the most time are compared";
         rows.push(OmissionRow::left_out("host ranges in straggler evidence", why).amount(ranges));
     }
-    if not_replayed > 0 {
-        let why = "a replay without each rank would take too long; the ranks with the most own work above the median have one";
-        rows.push(OmissionRow::left_out("slowdowns of ranks", why).amount(not_replayed));
-    }
-    if not_beside > 0 {
-        let why = "a replay without each of so many slow ranks would take too long; a rank whose delay others hide may be missing as a cause";
-        rows.push(OmissionRow::left_out("delays of slow ranks without the other slow ranks", why).amount(not_beside));
-    }
-    if groups > 0 {
-        let why =
-            "too many communicators overlap to compare them all, or too many are slow to replay the run without each";
-        rows.push(OmissionRow::left_out("communicators in the search for slow communication", why).amount(groups));
-    }
-    if without_clock > 0 {
-        let why = "the error of their clocks is unknown, so the times at which they leave collectives are not compared";
-        rows.push(OmissionRow::note("ranks in the search for slow communication", why).amount(without_clock));
+    if let Some(unaccounted) = unaccounted {
+        rows.push(OmissionRow::left_out(ACCOUNT, unaccounted.why()));
     }
     if discrepancy_ns > 0 {
         let why = format!(

@@ -8,17 +8,44 @@
 //!                    |---- 1 ------|-- 2 --|
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{Graph, Node, SpanKind};
 use measure::graph::{Condensed, NodeKind, follows};
 use measure::own_time::OwnTime;
-use model::steps::StepWindow;
+use model::intervals::Interval;
 use topology::join::Join;
 use topology::{ClockError, ToGlobal};
 
 /// From so many steps on, the first and the last one do not count: the recording cuts what they wait for.
 const INNER_STEPS: usize = 4;
+
+/// What [`omissions`](trace::OmissionRow) call the account where there is none.
+pub const ACCOUNT: &str = "the account of lost time";
+
+/// Why a run has no account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unaccounted {
+    /// No collective of two ranks was matched.
+    NotJoined,
+    /// The ranks have no step in common.
+    NoCommonStep,
+    /// Ranks leave collectives before others arrive at them.
+    Contradicted,
+}
+
+impl Unaccounted {
+    /// In words.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::NotJoined => "no collective of two ranks was matched",
+            Self::NoCommonStep => "the ranks have no step in common",
+            Self::Contradicted => {
+                "ranks leave collectives before others arrive at them: a clock jumped, or collectives were not matched rightly"
+            }
+        }
+    }
+}
 
 /// The graph of a run, and the steps that its ranks have in common.
 #[derive(Debug)]
@@ -35,43 +62,44 @@ pub(crate) struct Scaled {
 }
 
 impl Scaled {
-    /// `None` if ranks have no step in common, or collectives contradict the order of work.
+    /// An error if ranks have no step in common, or collectives contradict the order of work.
     pub(crate) fn of(
         ranks: &[&Condensed],
         parts: &[&OwnTime],
         join: &Join,
         (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
-    ) -> Option<Self> {
-        let numbers = |rank: &&Condensed| rank.steps().map(|step| step.step).collect::<BTreeSet<i32>>();
-        let common = ranks.iter().map(numbers).reduce(|a, b| &a & &b).filter(|common| !common.is_empty())?;
-        let is_close = |rank: &&Condensed, step: i32| {
-            let window = |number: i32| rank.steps().find(|step| step.step == number).map(|step| step.window);
-            let [Some(this), Some(next)] = [step, step + 1].map(window) else { return false };
-            follows(this, next)
+    ) -> Result<Self, Unaccounted> {
+        // Of several steps with the same number, only the first one is used.
+        let windows = |rank: &&Condensed| rank.steps().map(|step| (step.step, step.window)).rev().collect();
+        let windows: Vec<BTreeMap<i32, Interval>> = ranks.iter().map(windows).collect();
+        let common = windows
+            .iter()
+            .map(|of_rank| of_rank.keys().copied().collect::<BTreeSet<i32>>())
+            .reduce(|a, b| &a & &b)
+            .filter(|common| !common.is_empty());
+        let common = common.ok_or(Unaccounted::NoCommonStep)?;
+        let is_close = |of_rank: &BTreeMap<i32, Interval>, step: i32| {
+            of_rank.get(&step).zip(of_rank.get(&(step + 1))).is_some_and(|(this, next)| follows(*this, *next))
         };
         // Between the steps of two recordings lies no step.
-        let is_followed = |step: i32| common.contains(&(step + 1)) && ranks.iter().all(|rank| is_close(rank, step));
+        let is_followed =
+            |step: i32| common.contains(&(step + 1)) && windows.iter().all(|of_rank| is_close(of_rank, step));
         let followed: BTreeSet<i32> = common.iter().copied().filter(|step| is_followed(*step)).collect();
         let is_followed = |step: i32| followed.contains(&step);
         let begins_step: Vec<bool> = common
             .iter()
             .flat_map(|step| std::iter::once(true).chain((!is_followed(*step)).then_some(false)))
             .collect();
-        let bounds = |rank: &&Condensed| -> Vec<i64> {
-            let mut steps: Vec<StepWindow> = rank.steps().collect();
-            steps.retain(|step| common.contains(&step.step));
-            steps.sort_unstable_by_key(|step| step.step);
-            steps.dedup_by_key(|step| step.step);
-            let of_step = |step: &StepWindow| {
-                let end_ns = (!is_followed(step.step)).then_some(step.window.end_ns);
-                std::iter::once(step.window.start_ns).chain(end_ns)
+        let bounds = |of_rank: &BTreeMap<i32, Interval>| -> Vec<i64> {
+            let of_step = |(step, window): (&i32, &Interval)| {
+                std::iter::once(window.start_ns).chain((!is_followed(*step)).then_some(window.end_ns))
             };
-            steps.iter().flat_map(of_step).collect()
+            of_rank.iter().filter(|(step, _)| common.contains(step)).flat_map(of_step).collect()
         };
-        let bounds: Vec<Vec<i64>> = ranks.iter().map(bounds).collect();
+        let bounds: Vec<Vec<i64>> = windows.iter().map(bounds).collect();
         let global = |rank: usize, ns: i64| to_global(parts[rank].rank, parts[rank].has_device, ns);
         let error_ns = |rank: usize| clock_error_ns(parts[rank].rank, parts[rank].has_device);
-        let graph = Graph::of(ranks, &join.instances, (&global, &error_ns))?;
+        let graph = Graph::of(ranks, &join.instances, (&global, &error_ns)).ok_or(Unaccounted::Contradicted)?;
         let passed = |node: &Node| {
             // A transfer belongs to the ranks that wait for it.
             let of_rank = bounds.get(node.rank as usize).filter(|_| node.kind.is_some());
@@ -80,7 +108,7 @@ impl Scaled {
             let has_passed = |bound_ns: &i64| *bound_ns < node.at_ns || *bound_ns == node.at_ns && !is_before;
             of_rank.map_or(0, |bounds| bounds.partition_point(has_passed) as u32)
         };
-        Some(Self {
+        Ok(Self {
             passed: graph.nodes.iter().map(passed).collect(),
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
             steps: common.into_iter().collect(),

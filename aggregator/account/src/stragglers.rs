@@ -7,7 +7,6 @@ use trace::{
     JobPathRow, LostTimeLineRow, LostTimeRow, OmissionRow, PipelineRow, StragglerRow, StragglerStepRow, WaitRow,
 };
 
-use crate::occasional::Moving;
 use crate::replayed::Replayed;
 
 /// By how much a step would be shorter without all causes together.
@@ -15,8 +14,8 @@ use crate::replayed::Replayed;
 pub struct Together {
     /// Per step.
     pub ns: i64,
-    /// The 95 % interval; `None` if that of a cause is unknown.
-    pub interval_ns: Option<(i64, i64)>,
+    /// The 95 % interval.
+    pub interval_ns: (i64, i64),
 }
 
 /// The collective in which a rank waited.
@@ -53,8 +52,6 @@ pub struct Stragglers {
     pub before_recording_ns: i64,
     /// By how much a step would be shorter without all causes; `None` if there are not several.
     pub together: Option<Together>,
-    /// A delay that moves from rank to rank.
-    pub moving: Option<Moving>,
     /// The ranks that show the typical work, ascending, if most of the ranks that do the same work as these are slow; else none.
     pub usual: Vec<i32>,
     /// The account of lost time; empty without a graph of the run.

@@ -13,6 +13,4 @@ mod pipelines;
 mod properties;
 mod replay;
 mod stages;
-mod standing;
-mod transfers;
 mod usual;

@@ -15,8 +15,8 @@ use self::level::level;
 pub use self::phrases::place;
 use self::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
 use crate::occupancy::LOW_OCCUPANCY;
+use account::Together;
 use account::exposed_waits::Exposed;
-use account::{Moving, Together, differ};
 use model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
 use model::claim::{Claim, Quantity, Relation, Value};
 use model::stats::lower_median;
@@ -27,8 +27,6 @@ use topology::same_work::each_rank_is_a_stage;
 /// Results on stragglers that no table has.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// A delay that is another rank's in each step.
-    pub moving: Option<Moving>,
     /// The ranks that show the typical work, where most ranks are slow.
     pub usual: Vec<i32>,
     /// By how much a step would be shorter without all causes, if they are several.
@@ -37,21 +35,18 @@ pub struct Found {
 
 /// The verdict on a run.
 pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) -> Verdict {
-    let moving = found.moving.as_ref();
     let causes = rows_by_delay(tables, &|r| r.verdict == RankVerdict::Cause);
-    let suspects = rows_by_delay(tables, &|r| r.verdict == RankVerdict::Undecided);
-    let without_cost = rows_by_delay(tables, &is_without_cost);
+    let suspects = rows_by_delay(tables, &|r| r.verdict == RankVerdict::Undecided && r.stands_on.is_some());
     let most_excess = tables.stragglers.iter().max_by_key(|r| (r.own_excess_ns, std::cmp::Reverse(r.rank)));
     let steps = tables.step_breakdown.iter().filter(|b| b.step.is_some_and(|s| s >= 0));
     // The account divides the mean step; what is late in some steps only is no part of their median.
     let step_ns = parts::mean_step_ns(tables).or_else(|| lower_median(steps.map(|b| b.wall_ns)));
-    let waits = waits(tables, facts, step_ns);
     let part = parts::largest(tables);
-    let kind = kind_of((&causes, &suspects), part.as_ref(), waits.is_long || moving.is_some(), (tables, facts));
+    let kind = kind_of((&causes, &suspects), part.as_ref(), (tables, facts));
     let row = match kind {
         VerdictKind::Cause => causes.first().copied(),
         VerdictKind::Undecided => suspects.first().copied(),
-        VerdictKind::Balanced => without_cost.first().copied().or(most_excess),
+        VerdictKind::Balanced => most_excess,
         _ => None,
     };
     let ranks = |rows: &[&StragglerRow]| rows.iter().map(|r| r.rank).collect();
@@ -61,9 +56,9 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
         suspects: ranks(&suspects),
         step_ns,
         together_delay_ns: found.together.map(|all| all.ns),
-        together_delay_low_ns: found.together.and_then(|all| all.interval_ns).map(|ends| ends.0),
-        together_delay_high_ns: found.together.and_then(|all| all.interval_ns).map(|ends| ends.1),
-        exposed_wait_ns: waits.longest.map(|(_, ns)| ns),
+        together_delay_low_ns: found.together.map(|all| all.interval_ns.0),
+        together_delay_high_ns: found.together.map(|all| all.interval_ns.1),
+        exposed_wait_ns: longest_wait_ns(tables, facts),
         ..row.map(numbers).unwrap_or_default()
     };
     verdict.within_variation = kind == VerdictKind::Undecided && row.is_some_and(|row| is_within_variation(row, t));
@@ -71,7 +66,7 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
     let accumulates = facts.steps.iter().any(|step| !with.contains(step));
     let rivals = if causes.is_empty() { &suspects } else { &causes };
     verdict.sentence = match (kind, row) {
-        (VerdictKind::Undecided, None) => of_no_rank(moving, &waits, step_ns, (tables, facts)),
+        (VerdictKind::Undecided, None) => of_no_rank(tables, facts),
         (VerdictKind::Jitter | VerdictKind::Lost, _) => part.as_ref().map_or(String::new(), |part| part.sentence()),
         (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
         (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
@@ -102,7 +97,8 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
         part.fill(&mut verdict);
     }
     if names_no_rank && verdict.action.is_none() {
-        verdict.action = Some(parts::advice_without_rank(moving.is_some()).into());
+        verdict.action =
+            Some("record more steps; collective_waits says for each step which rank was waited for".into());
     }
     verdict
 }
@@ -114,25 +110,19 @@ fn rows_by_delay<'a>(tables: &'a Tables, is_wanted: &dyn Fn(&StragglerRow) -> bo
     rows
 }
 
-/// The sentence where ranks wait, but not for one that can be named.
-fn of_no_rank(
-    moving: Option<&Moving>,
-    waits: &Waits,
-    step_ns: Option<i64>,
-    (tables, facts): (&Tables, &Facts),
-) -> String {
-    match moving {
-        Some(moving) => moves(moving, step_ns),
-        None if waits.is_long => scattered(waits, tables),
+/// The sentence where no rank can be named, nor acquitted.
+fn of_no_rank(tables: &Tables, facts: &Facts) -> String {
+    let account = tables.omissions.iter().find(|row| &*row.what == account::ACCOUNT);
+    match account {
+        Some(row) => format!("where the time of the steps goes is unknown, because {}", row.why),
         None => missing(facts),
     }
 }
 
-/// The kind of the verdict. `moves` says that ranks without an account wait for others by turns.
+/// The kind of the verdict.
 fn kind_of(
     (causes, suspects): (&[&StragglerRow], &[&StragglerRow]),
     part: Option<&parts::PartOfSteps>,
-    moves: bool,
     (tables, facts): (&Tables, &Facts),
 ) -> VerdictKind {
     let is_whole = facts.missing_ranks.is_empty();
@@ -140,10 +130,8 @@ fn kind_of(
         () if !causes.is_empty() => VerdictKind::Cause,
         () if !suspects.is_empty() => VerdictKind::Undecided,
         () if !judged(tables, facts) => VerdictKind::Nothing,
-        () if !is_whole => VerdictKind::Undecided,
-        () if !tables.lost_time.is_empty() => part.map_or(VerdictKind::Balanced, parts::PartOfSteps::kind),
-        () if moves => VerdictKind::Undecided,
-        () => VerdictKind::Balanced,
+        () if !is_whole || tables.lost_time.is_empty() => VerdictKind::Undecided,
+        () => part.map_or(VerdictKind::Balanced, parts::PartOfSteps::kind),
     }
 }
 
@@ -184,40 +172,11 @@ pub fn take_top_finding(analysis: &mut Analysis) {
     }
 }
 
-/// Whether a rank stands out, but lengthens the steps by too little to be a cause.
-pub(crate) fn is_without_cost(row: &StragglerRow) -> bool {
-    row.verdict == RankVerdict::Ok && row.stands_on.is_some()
-}
-
-/// A run is not balanced if a rank waits for others without computing by at least this share of a step longer than the rank
-/// that waits least, in percent, and these waits differ by more than chance.
-///
-/// The ordinary variation of the ranks scatters waits over all of them: each collective lasts until its slowest rank is
-/// there.
-pub(crate) const SCATTERED_WAITS_PCT: f64 = 5.0;
-
-/// The waits that cost time.
-struct Waits {
-    /// The rank with the longest of them, per step.
-    longest: Option<(i32, i64)>,
-    /// Its share of a step, in percent.
-    pct: f64,
-    /// Whether they are too long for a balanced run.
-    is_long: bool,
-}
-
-/// The exposed waits beyond the clocks' error, per step. Medians over steps miss waits for ranks that change from step to
-/// step.
-fn waits(tables: &Tables, facts: &Facts, step_ns: Option<i64>) -> Waits {
+/// The rank with the longest exposed waits beyond the clocks' error, per step. Medians over steps miss waits for ranks that change from
+/// step to step.
+fn longest_wait_ns(tables: &Tables, facts: &Facts) -> Option<i64> {
     let all = Exposed::of(&tables.collective_waits, &tables.collective_instances);
-    let step_ns = step_ns.filter(|step| *step > 0);
-    let per_step = |ns: i64| ns / facts.steps.len().max(1) as i64;
-    let share = |ns: i64| step_ns.map_or(0.0, |step| 100.0 * ns as f64 / step as f64);
-    let longest = all.longest().map(|(rank, ns)| (rank, per_step(ns)));
-    let longest_ns = longest.map_or(0, |(_, ns)| ns);
-    let is_uneven = share(longest_ns - per_step(all.least_ns())) >= SCATTERED_WAITS_PCT;
-    let series = || all.ns.iter().map(|of_rank| of_rank.iter().map(|ns| *ns as f64).collect()).collect::<Vec<_>>();
-    Waits { longest, pct: share(longest_ns), is_long: is_uneven && differ(&series(), step_ns.unwrap_or(0)) }
+    all.longest().map(|(_, ns)| ns / facts.steps.len().max(1) as i64)
 }
 
 /// The sentence that names the ranks which show the typical work; empty where most ranks do.
@@ -226,39 +185,6 @@ fn most_are_slow(usual: &[i32]) -> String {
         return String::new();
     }
     format!(" Most ranks that do this work are slow: {} show how long it takes.", ranks_named(usual))
-}
-
-/// The sentence for a run some of whose ranks wait longer than others, but for no single rank.
-fn scattered(waits: &Waits, tables: &Tables) -> String {
-    let rows = tables.stragglers.iter().filter(|row| row.steps > 0);
-    let charged = rows.max_by_key(|row| (row.caused_wait_ns, std::cmp::Reverse(row.rank)));
-    let (rank, wait_ns) = waits.longest.unwrap_or_default();
-    let most = charged.map_or(String::new(), |row| {
-        let waiters = ns(row.caused_wait_ns);
-        format!(" Rank {} is waited for most ({waiters} per step, all waiting ranks together).", row.rank)
-    });
-    format!(
-        "no rank slows the others in most steps, but rank {rank} waits {} per step ({:.0} % of a step) for other ranks and \
-         computes nothing meanwhile.{most} Different ranks may be late in different steps, or several ranks at once; more steps \
-         would decide.",
-        ns(wait_ns),
-        waits.pct,
-    )
-}
-
-/// The sentence for a delay that moves from rank to rank.
-fn moves(moving: &Moving, step_ns: Option<i64>) -> String {
-    let share = share_of_step(moving.step_delay_ns, step_ns);
-    let period = moving.period.map_or(String::new(), |p| format!(", {}", every(p.steps, p.first)));
-    format!(
-        "no rank slows the others in most steps, but a delay moves from rank to rank: in {} of {}{period}, one of {} is later \
-         than all others, which takes {}{share} per step. Work that moves in the same way would decide, such as uneven input or a \
-         program beside the ranks.",
-        moving.delayed_steps,
-        plural(moving.steps, "step"),
-        plural(moving.ranks, "rank"),
-        ns(moving.step_delay_ns),
-    )
 }
 
 /// The share of a step in parentheses; empty if no step is known.
@@ -361,10 +287,6 @@ fn sentence(v: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], job: (&Fa
             };
             format!("rank {rank} may {slows}: {why}. Undecided, because {doubt}. {sure}.{others}")
         }
-        _ if is_without_cost(row) => format!(
-            "no rank slows the others in most steps. Rank {rank} stands out, but lengthens the step by only {delay}, because \
-             other ranks arrive as late: {why}. {sure}."
-        ),
         _ => {
             let usual = row.z.map_or(String::new(), |z| format!(", {} the usual variation", variation(z, t)));
             format!(

@@ -3,10 +3,12 @@
 use trace::Severity;
 
 use crate::finding::{Found, finding, saving};
-use crate::headline::SCATTERED_WAITS_PCT;
 use crate::registry::Context;
 use model::analysis::VerdictKind;
 use model::claim::{Claim, Part, Quantity, Relation, Value};
+
+/// Waits of this share of a step are long, in percent.
+const SCATTERED_WAITS_PCT: f64 = 5.0;
 
 kind! {
     /// Ranks wait, but for different ranks in different steps.

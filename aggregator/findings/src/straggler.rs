@@ -3,7 +3,6 @@
 use trace::{Reason, Severity, StragglerRow, Word};
 
 use crate::finding::{Found, finding, saving};
-use crate::headline::is_without_cost;
 use crate::registry::Context;
 use model::analysis::VerdictKind;
 use model::claim::{Advice, Claim, Part, Quantity, Relation, Value};
@@ -25,14 +24,11 @@ fn straggler(context: &Context<'_>) -> Option<Found> {
         _ => Severity::Info,
     };
     let row = analysis.tables.stragglers.iter().find(|s| Some(s.rank) == verdict.rank)?;
-    if verdict.kind.acquits_all() && !is_without_cost(row) {
+    if verdict.kind.acquits_all() {
         return None;
     }
     let evidence = row.evidence.clone().unwrap_or_else(|| verdict.sentence.as_str().into());
-    let suggestion = match verdict.kind {
-        kind if kind.acquits_all() => "nothing to do: the step would not be shorter without it",
-        _ => verdict.action.as_deref().unwrap_or("record more steps"),
-    };
+    let suggestion = verdict.action.as_deref().unwrap_or("record more steps");
     let relation = match verdict.kind {
         VerdictKind::Cause => Relation::Exceeds,
         VerdictKind::Undecided if !verdict.within_variation => Relation::Unknown,

@@ -21,6 +21,7 @@
 
 mod build;
 mod calls;
+mod collectives_only;
 pub mod condensed;
 mod device;
 mod host_only;

@@ -242,7 +242,7 @@ fn judge_ranks<K>(
     fill_exposed_waits(&mut stragglers.waits, &stragglers.waited, &collectives, breakdown);
     identify(&mut stragglers.stragglers, &facts.identities);
     omissions.extend(stragglers.omissions);
-    let found = headline::Found { moving: stragglers.moving, usual: stragglers.usual, together: stragglers.together };
+    let found = headline::Found { usual: stragglers.usual, together: stragglers.together };
     tables.stragglers = stragglers.stragglers;
     tables.straggler_steps = stragglers.steps;
     tables.collective_waits = stragglers.waits;

@@ -39,7 +39,7 @@ fn accounted(shape: Shape) -> Accounted {
     let parts = by_rank(&own_time);
     let one_clock = |_: i32, _: bool, ns: i64| ns;
     let join = Join::of(&parts, instances, &one_clock);
-    Accounted::of(&parts, &join, (&one_clock, &|_, _| Some(0)), 3).unwrap()
+    Accounted::of(&parts, &join, (&one_clock, &|_, _| Some(0)), (&vec![false; parts.len()], 3)).unwrap()
 }
 
 fn scaled(shape: Shape) -> Scaled {

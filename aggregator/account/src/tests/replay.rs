@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
-
 use crate::rebucket::{Bound, Gradients};
 use crate::replay::{Change, Replay};
 use crate::tests::build::instance;
@@ -66,7 +64,7 @@ fn replay(ranks: &[Vec<At>]) -> Replay {
 /// For some sets of ranks, by how much the run is shorter if they work as a typical rank does.
 fn saved_ns(ranks: &[Vec<At>], sets: &[&[usize]]) -> Vec<i64> {
     let replay = replay(ranks);
-    sets.iter().map(|set| replay.saved_ns(&|rank| set.contains(&rank), &FxHashMap::default())).collect()
+    sets.iter().map(|set| replay.saved_ns(&|rank| set.contains(&rank))).collect()
 }
 
 /// ```text

@@ -106,16 +106,8 @@ impl PartOfSteps {
                 "look at what the devices wait for: many small kernels, or stages with too few batches"
             }
             LostPart::LongerSteps => "look at what these steps do beside training: logging, evaluation, checkpoints",
-            _ => advice_without_rank(true),
+            _ => "compare the inputs of the late steps, and look for programs that run beside the ranks",
         }
-    }
-}
-
-/// The action for a run in which ranks wait, but not for one rank in most steps.
-pub(super) fn advice_without_rank(is_moving: bool) -> &'static str {
-    match is_moving {
-        true => "compare the inputs of the late steps, and look for programs that run beside the ranks",
-        false => "record more steps; collective_waits says for each step which rank was waited for",
     }
 }
 

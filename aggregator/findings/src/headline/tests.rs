@@ -1,14 +1,18 @@
 //! The headline for small tables of stragglers and waits.
 
-use trace::{FindingRow, InstanceRow, StepBreakdownRow, WaitRow};
+use trace::{FindingRow, InstanceRow, LostPart, LostTimeRow, StepBreakdownRow};
 
 use super::*;
-use account::Period;
 
 const MS: i64 = 1_000_000;
 
 fn step() -> StepBreakdownRow {
     StepBreakdownRow { step: Some(3), wall_ns: 200 * MS, ..Default::default() }
+}
+
+/// An account in which all is work.
+fn work() -> LostTimeRow {
+    LostTimeRow { step: 3, part: LostPart::Work.into(), ns: 200 * MS, ..LostTimeRow::default() }
 }
 
 /// A rank that takes 30 ms longer in `forward` and lengthens the steps by `step_delay_ns`.
@@ -29,8 +33,8 @@ fn slow(rank: i32, verdict: &str, step_delay_ns: i64) -> StragglerRow {
 fn judge(stragglers: Vec<StragglerRow>, facts: Facts) -> Verdict {
     let ranks = stragglers.iter().map(|r| r.rank).collect();
     let instances = vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }];
-    let step_breakdown = vec![step()];
-    let tables = Tables { stragglers, step_breakdown, collective_instances: instances, ..Tables::default() };
+    let (step_breakdown, lost_time) = (vec![step()], vec![work()]);
+    let tables = Tables { stragglers, step_breakdown, lost_time, collective_instances: instances, ..Tables::default() };
     verdict(&tables, &Found::default(), &Facts { ranks, ..facts }, &Thresholds::default())
 }
 
@@ -47,75 +51,6 @@ fn the_sentence_of_an_empty_run_has_the_reason() {
 /// rank 0   [work]~~~~~~    [work    ]
 /// rank 1   [work    ]      [work]~~~~~~
 /// ```
-#[test]
-fn waits_for_changing_ranks_are_not_balanced() {
-    let judge_waits = |exposed_wait_ns: i64, error_ns: Option<i64>| {
-        let row = |rank| StragglerRow { rank, steps: 6, verdict: "ok".into(), ..StragglerRow::default() };
-        let wait_ns = 100 * MS;
-        let exposed_wait_ns = Some(exposed_wait_ns);
-        let tables = Tables {
-            stragglers: vec![row(0), row(1)],
-            step_breakdown: vec![step()],
-            collective_instances: vec![InstanceRow { step: Some(3), error_ns, ..Default::default() }],
-            collective_waits: vec![
-                WaitRow { rank: 0, wait_ns, exposed_wait_ns, ..Default::default() },
-                WaitRow { rank: 1, exposed_wait_ns: Some(0), ..Default::default() },
-            ],
-            ..Tables::default()
-        };
-        let facts = Facts { ranks: vec![0, 1], steps: vec![3, 4], ..Facts::default() };
-        verdict(&tables, &Found::default(), &facts, &Thresholds::default())
-    };
-    let long = judge_waits(60 * MS, Some(1000));
-    assert_eq!((long.kind, long.rank), (VerdictKind::Undecided, None));
-    assert!(long.sentence.contains("rank 0 waits 30.0 ms per step (15 % of a step)"), "{}", long.sentence);
-    assert_eq!(judge_waits(18 * MS, Some(1000)).kind, VerdictKind::Balanced, "4.5 % of a step");
-    assert_eq!(judge_waits(60 * MS, Some(45 * MS)).kind, VerdictKind::Balanced, "mostly inside the clocks' error");
-    assert_eq!(judge_waits(60 * MS, None).kind, VerdictKind::Balanced, "without a clock error, waits are not used");
-}
-
-/// Each rank waits for the slowest of the others, so all wait alike.
-#[test]
-fn waits_that_all_ranks_share_are_balanced() {
-    let row = |rank| StragglerRow { rank, steps: 6, verdict: "ok".into(), ..StragglerRow::default() };
-    let wait = |rank, ms: i64| WaitRow { rank, wait_ns: ms * MS, exposed_wait_ns: Some(ms * MS), ..Default::default() };
-    let kind = |least_ms| {
-        let tables = Tables {
-            stragglers: vec![row(0), row(1)],
-            step_breakdown: vec![step()],
-            collective_instances: vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }],
-            collective_waits: vec![wait(0, 60), wait(1, least_ms)],
-            ..Tables::default()
-        };
-        let facts = Facts { ranks: vec![0, 1], steps: vec![3, 4], ..Facts::default() };
-        verdict(&tables, &Found::default(), &facts, &Thresholds::default()).kind
-    };
-    assert_eq!(
-        (kind(45), kind(35)),
-        (VerdictKind::Balanced, VerdictKind::Undecided),
-        "3.75 and 6.25 % of a step apart"
-    );
-}
-
-#[test]
-fn a_delay_that_moves_is_named() {
-    let ok = |rank| StragglerRow { rank, steps: 12, verdict: "ok".into(), ..StragglerRow::default() };
-    let tables = Tables {
-        stragglers: vec![ok(0), ok(1)],
-        step_breakdown: vec![step()],
-        collective_instances: vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }],
-        ..Tables::default()
-    };
-    let period = Some(Period { steps: 3, first: 2 });
-    let moving = Moving { delayed_steps: 4, steps: 12, ranks: 2, step_delay_ns: 10 * MS, period };
-    let facts = Facts { ranks: vec![0, 1], ..Facts::default() };
-    let verdict = verdict(&tables, &Found { moving: Some(moving), ..Found::default() }, &facts, &Thresholds::default());
-    assert_eq!((verdict.kind, verdict.rank), (VerdictKind::Undecided, None));
-    let text = "a delay moves from rank to rank: in 4 of 12 steps, every 3rd from step 2, one of 2 ranks is later than all others, \
-                which takes 10.0 ms (5 % of a step) per step.";
-    assert!(verdict.sentence.contains(text), "{}", verdict.sentence);
-}
-
 #[test]
 fn a_cause_in_some_steps_names_them() {
     let late = StragglerRow {
@@ -166,16 +101,6 @@ fn the_sentence_of_a_cause_has_its_cost_and_names_the_other_causes() {
     assert!(two.sentence.ends_with("Also slow: rank 3 (4.00 ms)."), "{}", two.sentence);
     let accumulated = judge(vec![slow(5, "cause", 20 * MS)], Facts { steps: (0..20).collect(), ..Facts::default() });
     assert!(accumulated.sentence.contains("(10 % of a step) on average:"), "{}", accumulated.sentence);
-}
-
-/// The excess is certain, but the steps end no later for it.
-#[test]
-fn a_rank_without_a_cost_is_no_headline() {
-    let ok = StragglerRow { rank: 1, steps: 5, verdict: "ok".into(), own_excess_ns: 9 * MS, ..Default::default() };
-    let verdict = judge(vec![ok, slow(5, "ok", 0)], Facts::default());
-    assert_eq!((verdict.kind, verdict.rank, &verdict.causes[..]), (VerdictKind::Balanced, Some(5), &[][..]));
-    let text = "no rank slows the others in most steps. Rank 5 stands out, but lengthens the step by only 0 ns (0 % of a step)";
-    assert!(verdict.sentence.starts_with(text), "{}", verdict.sentence);
 }
 
 /// The headline has the number by which suspects are ordered, and says what a cause needs.
@@ -261,7 +186,7 @@ fn causes_that_hide_each_other_cost_something_together() {
         ..Tables::default()
     };
     let facts = Facts { ranks: vec![0, 2, 5], ..Facts::default() };
-    let found = Found { together: Some(Together { ns: 24 * MS, interval_ns: None }), ..Found::default() };
+    let found = Found { together: Some(Together { ns: 24 * MS, interval_ns: (20 * MS, 28 * MS) }), ..Found::default() };
     let sentence = |delay_ns| verdict(&tables(delay_ns), &found, &facts, &Thresholds::default()).sentence;
     let hiding = sentence(MS);
     let wanted = "ranks 2, 5 together slow every step by 24.0 ms (12 % of a step), and hide each other. Rank 2 alone slows it \

@@ -317,7 +317,10 @@ impl Builder<'_> {
             // It was launched before the recording began.
             None => causes.launched((0, self.graph.nodes[0].end_ns), start_ns, NEAR_NS),
             Some((host, call))
-                if work.is_pageable && call.start_ns <= start_ns && start_ns <= call.end_ns + NEAR_NS =>
+                if work.is_pageable
+                    && call.start_ns <= start_ns
+                    && start_ns <= call.end_ns + NEAR_NS
+                    && !self.follows_its_stream(&work) =>
             {
                 causes.launched((host, call.start_ns), start_ns, NEAR_NS);
             }
@@ -351,6 +354,12 @@ impl Builder<'_> {
         };
         self.node_of[at] = Some(node);
         self.last[stream] = Some(Last { node, end_ns: work.end_ns, is_comm: work.is_comm, called_ns });
+    }
+
+    /// Whether a piece of work begins as soon after the one before it on its stream as usual.
+    fn follows_its_stream(&self, work: &Work) -> bool {
+        let gap_ns = self.last[work.stream as usize].map(|last| work.start_ns - last.end_ns);
+        gap_ns.is_some_and(|gap_ns| gap_ns.abs() <= self.input.usual.stream_ns)
     }
 
     /// Adds the work that a piece of work follows by the usual order of programs.

@@ -32,7 +32,7 @@ pub(super) const FACTORS: [[f64; 3]; 10] = [
     [1.0, 0.0, 1.0],
 ];
 /// A start that is later than this after all that it waits for is late.
-const LATE_NS: i64 = 3_000;
+pub(super) const LATE_NS: i64 = 3_000;
 
 /// A path from one kept node to another, without the nodes between them, and with the length of the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,7 +148,7 @@ impl Condensed {
     }
 
     /// The rank's active steps as its host ran them.
-    pub fn steps(&self) -> impl Iterator<Item = StepWindow> {
+    pub fn steps(&self) -> impl DoubleEndedIterator<Item = StepWindow> {
         let of_segment = |segment: &Segment| {
             let (step, end_ns) = (segment.step?, segment.step_end_ns?);
             Some(StepWindow { step, window: Interval::new(segment.at_ns, end_ns) })

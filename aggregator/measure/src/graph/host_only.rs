@@ -94,13 +94,17 @@ fn works(rank: &RankData) -> (Vec<Work>, FxHashMap<i64, u32>) {
         let event = row.event_id().and_then(|id| rows.get(&id)).copied();
         let thread = event.map(|row| events.thread[row as usize]).filter(|thread| *thread != NONE);
         let next = streams.len() as u32;
+        let called_ns = called_ns.filter(|called_ns| *called_ns <= start_ns);
+        // What is sent is ready at the call. The row may begin when the receiver has it already, where threads lack cores.
+        let is_send = row.op == Op::Send;
+        let start_ns = called_ns.filter(|_| is_send).unwrap_or(start_ns);
         works.push(Work {
             row: event.unwrap_or(NO_ROW),
             start_ns,
-            end_ns: if row.op == Op::Send { end_ns.min(start_ns + SENT_NS) } else { end_ns },
+            end_ns: if is_send { end_ns.min(start_ns + SENT_NS) } else { end_ns },
             stream: *streams.entry(thread.unwrap_or(row.comm_id)).or_insert(next),
             is_comm: true,
-            called_ns: called_ns.filter(|called_ns| *called_ns <= start_ns),
+            called_ns,
             collective: Some(at),
             ..Work::default()
         });
