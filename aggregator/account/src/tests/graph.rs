@@ -1,7 +1,10 @@
 //! The graph of simulated jobs of every shape.
 
+use std::sync::Arc;
+
 use drawn::SimulatedSource;
 use fixtures::simulator::{Job, Shape, simulate};
+use measure::graph::Condensed;
 use measure::map::map_rank;
 use measure::own_time::{OwnTime, of_run};
 use model::options::Options;
@@ -30,12 +33,20 @@ const SHAPES: [Shape; 13] = [
 
 /// A job on one clock.
 fn accounted(shape: Shape) -> Accounted {
+    accounted_by(shape, true)
+}
+
+/// The same by its rows, or by its collectives only.
+fn accounted_by(shape: Shape, has_rows: bool) -> Accounted {
     let job = Job { steps: 5, layers: 4, host_ranks: 2, ..Job::new(shape, 4) };
     let source = SimulatedSource::of(&job, &simulate(&job, 1).unwrap()).unwrap();
     let map = |rank: i32| map_rank(source.load(rank).unwrap(), &Options::default(), None);
     let mut parts: Vec<_> = source.ranks().into_iter().map(map).collect();
     let instances = matched_of(parts.iter().map(|part| &part.outline));
-    let own_time: Vec<OwnTime> = of_run(parts.iter_mut().map(|part| *part.straggler.take().unwrap()).collect());
+    let mut own_time: Vec<OwnTime> = of_run(parts.iter_mut().map(|part| *part.straggler.take().unwrap()).collect());
+    for own_time in own_time.iter_mut().filter(|_| !has_rows) {
+        own_time.graph = Some(Arc::new(Condensed::of_collectives(own_time, 20_000)));
+    }
     let parts = by_rank(&own_time);
     let one_clock = |_: i32, _: bool, ns: i64| ns;
     let join = Join::of(&parts, instances, &one_clock);
@@ -49,8 +60,8 @@ fn scaled(shape: Shape) -> Scaled {
 /// Invariant (verdicts): The graph of a run with nothing changed is as long as the recording, to the ns.
 #[test]
 fn the_unchanged_graph_is_the_recording() {
-    for shape in SHAPES {
-        let scaled = scaled(shape);
+    for (shape, has_rows) in SHAPES.into_iter().flat_map(|shape| [(shape, true), (shape, false)]) {
+        let scaled = accounted_by(shape, has_rows).run;
         let bounds_ns = scaled.bounds_ns(&scaled.graph.recorded_ns());
         let mut ends_ns = Vec::new();
         assert_eq!(scaled.graph.replay(&scaled.graph.recorded_ns(), &mut ends_ns), scaled.graph.end_ns, "{shape:?}");

@@ -69,6 +69,7 @@ impl PartOfSteps {
             _ => format!("LOST {} of each {} step", ns(self.cost.ns), ns(self.step_ns)),
         };
         verdict.cost = Some(self.amount());
+        verdict.steps = self.steps as i32;
         let most: Vec<String> = self.most.iter().map(i32::to_string).collect();
         let in_steps = if most.is_empty() { String::new() } else { format!("; most in steps {}", most.join(", ")) };
         verdict.location = Some(format!("{}{in_steps}", self.what()));

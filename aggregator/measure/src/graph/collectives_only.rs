@@ -40,8 +40,8 @@ impl Condensed {
                 Some(graph.add_collective((at, &own_time.stretches[at]), &passed, &mut before, max_queue_gap_ns));
         }
         // The work after the last collective.
-        let last = own_time.path_steps.iter().map(|(step, waited)| (step.window.end_ns, *waited)).max();
-        if let Some((end_ns, _)) = last.filter(|(end_ns, _)| *end_ns > before.end.1) {
+        let last_ns = own_time.path_steps.iter().map(|(step, _)| step.window.end_ns).max();
+        if let Some(end_ns) = last_ns.filter(|end_ns| *end_ns > before.end.1) {
             let host = Path { from: before.end.0, host_ns: end_ns - before.end.1, ..Path::default() };
             graph.add(NodeKind::Host, (end_ns, end_ns), None, &[host]);
         }
