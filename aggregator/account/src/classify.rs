@@ -37,7 +37,7 @@ pub(super) struct Case {
     pub(super) suffered_ns: f64,
     /// The excess of device work within the own stretches, or of operators without a device; `None` if none was recorded.
     pub(super) busy_excess_ns: Option<f64>,
-    /// What a step would save without its excess, by the account of lost time; `None` if there is no account.
+    /// By how much a step would be shorter without its excess, by the account; `None` if there is no account.
     pub(super) cost: Option<Cost>,
     /// Why the account does not name it, although it may take much.
     pub(super) doubted: Option<String>,
@@ -94,7 +94,7 @@ impl Case {
         })
     }
 
-    /// What a step would save without its excess, per step.
+    /// By how much a step would be shorter without its excess.
     pub(super) fn delay_ns(&self) -> i64 {
         self.cost.map_or(0, |cost| cost.ns.max(0))
     }

@@ -33,7 +33,7 @@ const MOST_CONTRADICTED: f64 = 0.02;
 /// Maps times of the clock of a rank's work, and the error of that.
 pub(crate) type ClocksOfRanks<'a> = (&'a dyn Fn(usize, i64) -> i64, &'a dyn Fn(usize) -> Option<i64>);
 
-/// What a span is.
+/// The kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum SpanKind {
     Host,
@@ -325,8 +325,8 @@ impl Builder<'_> {
     }
 }
 
-/// Communicators of which nothing says which ranks they have, and whose collectives often lack some: matched by chance, they are no
-/// evidence of who waited for whom. Those of all `ranks` lack none.
+/// The communicators with unknown ranks, if a quarter of their collectives lack some. Such collectives were matched by chance, so they do
+/// not show who waited for whom. Those of all `ranks` lack none.
 fn of_unknown_ranks(instances: &[Joined], ranks: usize) -> BTreeSet<i64> {
     let mut counts: BTreeMap<i64, (usize, usize)> = BTreeMap::new();
     for instance in instances {

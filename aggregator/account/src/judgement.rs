@@ -70,7 +70,7 @@ impl Measured<'_> {
         Judgement { together: lost_time.named.filter(|_| causes > 1).map(together), cases, verdicts }
     }
 
-    /// What a rank of a line stands out in. A rank that is late in some of the steps is measured in these.
+    /// The quantity in which a rank of a line stands out. A rank that is late in some of the steps is measured in these.
     fn basis(&self, (rank, group): (usize, &Group), is_shown: bool, cases: &mut [Case], t: &Thresholds) -> StandsOn {
         let of_all = if is_shown { StandsOn::Range } else { StandsOn::Stretch };
         if group.by_transfers {

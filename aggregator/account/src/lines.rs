@@ -46,7 +46,7 @@ pub(crate) struct Finder<'a> {
     mended: BTreeSet<(u32, usize, usize)>,
 }
 
-/// What the paths of a round say.
+/// The shares of spans and places on the longest paths of a round.
 struct Paths {
     /// For each span, its share on the longest paths.
     of_span: Vec<f64>,
@@ -169,12 +169,12 @@ impl<'a> Finder<'a> {
             above_ns: &above,
             credit_ns: &credit,
             step_ns,
-            // What is between the steps is no work of theirs.
+            // Time between the steps is no work of theirs.
             work_ns: (work_ns / units.max(1) as f64 / steps.max(1) as f64).clamp(0.1 * step_ns, step_ns),
             least_ns: LEAST_SHARE * self.steps_ns as f64,
         };
         let with_spans = |mut what: Outstanding| {
-            // What is mended costs nothing any more.
+            // A mended step costs nothing any more.
             what.steps.retain(|step| !self.mended.contains(&(role, what.unit, *step)));
             let at = |step: &usize| spans.get(&(what.unit, *step)).into_iter().flatten().copied();
             let kinds = [SpanKind::Host, SpanKind::Device, SpanKind::Late, SpanKind::Leaving, SpanKind::Transfer];

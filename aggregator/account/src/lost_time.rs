@@ -29,7 +29,7 @@ use crate::places::{Places, Units};
 use crate::prices::{Cost, Prices};
 use crate::scaled::{Scaled, Unaccounted, inner};
 
-/// What a part of the time is.
+/// The kind of a part of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Work of the busiest rank.
@@ -42,7 +42,7 @@ pub enum Part {
     LongerSteps,
     /// A group of lines, by its position.
     Group(usize),
-    /// What ranks lose to each other without that one stands out.
+    /// The time that ranks lose to each other while none of them stands out.
     Variation,
 }
 
