@@ -14,7 +14,6 @@ use model::thresholds::Thresholds;
 use model::units::{ns, plural};
 
 /// The verdicts on all ranks.
-#[derive(Default)]
 pub(super) struct Judgement {
     pub(super) cases: Vec<Case>,
     pub(super) verdicts: Vec<Judged>,

@@ -1,9 +1,10 @@
 //! Finds the rank that makes the others wait (the cause), the ranks that only wait (the victims), how certain that is,
 //! and the place in the program.
 //!
-//! "Arrived last" is not a verdict: a rank may be late because another rank delayed it. The verdict uses a rank's *own*
-//! time between collectives. Ranks leave a collective together, and until the next collective each rank works on its
-//! own.
+//! "Arrived last" is not a verdict: a rank may be late because another rank delayed it. All work of all ranks is one
+//! graph, and a rank costs what a replay of the graph is shorter by without its excess (`lost_time`). Its *own*
+//! time between collectives shows where in the program the excess is: ranks leave a collective together, and until the
+//! next collective each rank works on its own.
 //!
 //! ```text
 //!            step begins                                    step begins
@@ -18,9 +19,9 @@
 //! rank, and without counting it, a rank that is late once would seem late at every later collective of the step.
 //!
 //! The work is a map and a reduction. [`own_time`](measure::own_time) turns the rows of one rank into a small
-//! [`OwnTime`](measure::own_time::OwnTime); [`reduce`] takes the parts of all ranks and the matched collectives. Own
-//! stretches are measured in the rank's own clock, so clock alignment does not affect a verdict. It affects only the waits and the
-//! costs.
+//! [`OwnTime`](measure::own_time::OwnTime) with the rank's graph; [`reduce`] takes the parts of all ranks and the matched
+//! collectives. Own stretches are measured in the rank's own clock. Clock alignment affects the waits, and the graph where
+//! ranks meet.
 
 pub mod buckets;
 mod charge;

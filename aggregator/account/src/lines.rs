@@ -169,7 +169,7 @@ impl<'a> Finder<'a> {
             above_ns: &above,
             credit_ns: &credit,
             step_ns,
-            // Time between the steps is no work of theirs.
+            // The work of a unit takes no more than the steps.
             work_ns: (work_ns / units.max(1) as f64 / steps.max(1) as f64).clamp(0.1 * step_ns, step_ns),
             least_ns: LEAST_SHARE * self.steps_ns as f64,
         };

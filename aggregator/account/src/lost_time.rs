@@ -62,7 +62,7 @@ pub struct Line {
     pub ranks: Vec<usize>,
     /// The communicator, if its transfers take long.
     pub comm_id: Option<i64>,
-    /// What mending it alone saves of a step; `None` if too many lines hide each other to replay each.
+    /// By how much a step is shorter if this line alone is mended; `None` if too many lines hide each other to replay each.
     pub alone: Option<Cost>,
 }
 
@@ -80,7 +80,7 @@ pub struct Group {
     pub by_transfers: bool,
     /// Whether they stand out by enough for so few steps.
     pub is_certain: bool,
-    /// What mending all of them saves of a step.
+    /// By how much a step is shorter if all of them are mended.
     pub together: Cost,
 }
 
@@ -92,7 +92,7 @@ pub struct LostTime {
     /// The parts of each step. They sum to its length.
     pub parts: Vec<(Part, Vec<i64>)>,
     pub groups: Vec<Group>,
-    /// What mending all named groups saves of a step, if they have several lines.
+    /// By how much a step is shorter if all named groups are mended, if they have several lines.
     pub named: Option<Cost>,
     /// For each rank with several lines that are named, or suspected if none is, what mending these saves of a step.
     pub of_lines: BTreeMap<usize, Cost>,
@@ -254,10 +254,10 @@ fn add_groups(
         let saved_ns = prices.saved_ns(set);
         let is = |is_pattern: fn(&Pattern) -> bool| set.iter().all(|at| is_pattern(&lines[*at].what.pattern));
         let is_counted = is(|pattern| matches!(pattern, Pattern::Single(_)));
-        // What is not the same in all steps may be in the first or the last one.
+        // A pattern of some steps may be in the first or the last one.
         let steps = if is(|pattern| *pattern == Pattern::Every) { inner(&saved_ns) } else { &saved_ns };
         let cost = Cost::of(steps, is_counted, step_ns, unexplained);
-        // What else waits for a slow transfer is not always in the graph: all of its excess may delay the steps.
+        // The graph does not hold all that waits for a slow transfer, so all of its excess may delay the steps.
         let transfers_ns = set.iter().map(|at| prices.excess_of_transfers_ns(*at)).sum::<i64>();
         let high_ns = transfers_ns / saved_ns.len().max(1) as i64;
         Cost { high_ns: cost.high_ns.max(high_ns), ..cost }
@@ -344,7 +344,7 @@ fn pruned(run: &Scaled, lengths: &Lengths, mut lines: Vec<FoundLine>, steps_ns: 
     let least_ns = (LEAST_OF_LINE * steps_ns as f64).round() as i64;
     let mut is_kept = vec![true; lines.len()];
     let all_ns = end_ns(&|_| true);
-    // What was found last is tried first.
+    // The lines that were found last are tried first.
     for at in (0..lines.len()).rev() {
         let alone_ns = run.graph.end_ns - end_ns(&|line| line == at);
         let more_ns = end_ns(&|line| is_kept[line] && line != at) - all_ns;

@@ -1,4 +1,4 @@
-//! What a series of a unit over the steps is: a level, a ramp, a part of the steps, or single steps.
+//! The pattern of a unit's series over the steps: a level, a ramp, a part of the steps, or single steps.
 //!
 //! Units are those that do the same work, so that exchanging them changes nothing but chance. A unit stands out by sizes and not by
 //! counts: its level by the lowest gap in the sorted levels with at least half of the units below, its single steps by how much they
@@ -156,7 +156,7 @@ fn spikes(above: &[Vec<f64>], usual: &[f64], step_ns: f64) -> Vec<Vec<bool>> {
     (0..above.len()).map(of_unit).collect()
 }
 
-/// Single steps that are one unit's. Those that move over units are nobody's.
+/// The single steps that belong to one unit. Single steps that move over units belong to none.
 fn single_steps(series: &Series<'_>, spikes: &[Vec<bool>]) -> Vec<Outstanding> {
     let (units, steps) = (spikes.len(), spikes[0].len());
     let at = |unit: usize| -> Vec<usize> { (0..steps).filter(|step| spikes[unit][*step]).collect() };

@@ -51,7 +51,7 @@ pub fn reduce_replayed<K>(
     thresholds: &Thresholds,
     keep: impl FnOnce(Replayed) -> K,
 ) -> (Stragglers, K) {
-    let Followed { join, per_step, excess, waited_steps, mut cases, replay, job_path, accounted } =
+    let Followed { join, per_step, excess, waited_steps, mut cases, is_shown, replay, job_path, accounted } =
         Followed::of(&mut own_time, instances, clocks, on_paths, thresholds);
     forget_stretches(&mut own_time);
     let parts = by_rank(&own_time);
@@ -61,7 +61,6 @@ pub fn reduce_replayed<K>(
     for (case, ns) in cases.iter_mut().zip(&charges.suffered_ns) {
         case.suffered_ns = measured.per_waited_step_ns(*ns) as f64;
     }
-    let is_shown = have_distinct_ranges(&cases, thresholds);
     let lost_time = accounted.as_ref().map(|accounted| accounted.lost_time.clone()).map_err(|why| *why);
     let judgement = measured.judged(cases, lost_time.as_ref().map_err(|why| *why), &is_shown, thresholds);
     let shown = Shown::of(&judgement.cases, &judgement.verdicts, &ranges);
@@ -118,6 +117,8 @@ struct Followed {
     /// The number of active steps with a collective.
     waited_steps: usize,
     cases: Vec<Case>,
+    /// Whether one range of each rank's host shows in every step that it is late.
+    is_shown: Vec<bool>,
     replay: Replay,
     job_path: Vec<JobPathRow>,
     accounted: Result<Accounted, Unaccounted>,
@@ -164,7 +165,7 @@ impl Followed {
         let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
         let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
         let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), on_paths);
-        Self { join, per_step, excess, waited_steps: counted.waited, cases, replay, job_path, accounted }
+        Self { join, per_step, excess, waited_steps: counted.waited, cases, is_shown, replay, job_path, accounted }
     }
 }
 
