@@ -144,6 +144,9 @@ fn real_traces_give_the_bytes_of_analyze() {
         let traces = fixtures::data::folder(name);
         check(&[traces], &scratch(&format!("parts/real/{name}")), &[], 0);
     }
+    // Of this one, only the collectives show who was late.
+    let traces = fixtures::data::real_traces().join("../public/stream_sync_virtual_tid/input");
+    check(&[traces], &scratch("parts/real/of_collectives"), &[], 0);
 }
 
 /// Invariant (same): The processes of an MPI job give the bytes of `analyze`.

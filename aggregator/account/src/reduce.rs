@@ -136,10 +136,6 @@ impl Followed {
         let parts = by_rank(own_time);
         let mut join = Join::of(&parts, instances, to_global);
         let per_step = PerStep::of(&parts);
-        if on_paths.is_some() {
-            forget_stretches(own_time);
-        }
-        let parts = by_rank(own_time);
         let excess = Excess::above_baseline(&mut join, parts.len(), per_step, step_ns(&parts));
         let counted = CountedSteps::of(&join, thresholds.min_steps);
         let cases = {
@@ -160,6 +156,9 @@ impl Followed {
             let of_collectives = account(own_time).ok().filter(|account| account.names_only(stands_out));
             accounted = of_collectives.map_or(accounted, Ok);
             own_time.iter_mut().for_each(|own_time| own_time.graph = None);
+        }
+        if on_paths.is_some() {
+            forget_stretches(own_time);
         }
         let parts = by_rank(own_time);
         let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
