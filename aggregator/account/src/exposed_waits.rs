@@ -166,11 +166,6 @@ impl Exposed {
         let sums = self.ranks.iter().zip(&self.ns).map(|(rank, ns)| (*rank, ns.iter().sum::<i64>()));
         sums.max_by_key(|(rank, ns): &(i32, i64)| (*ns, std::cmp::Reverse(*rank))).filter(|(_, ns)| *ns > 0)
     }
-
-    /// The waits in all steps of the rank that waits least.
-    pub fn least_ns(&self) -> i64 {
-        self.ns.iter().map(|ns| ns.iter().sum::<i64>()).min().unwrap_or(0)
-    }
 }
 
 #[cfg(test)]
@@ -224,7 +219,7 @@ mod tests {
         let waits = [wait(0, 0, (10, 20), 10), wait(1, 0, (14, 22), 5), wait(1, 1, (15, 22), 0)];
         let instances = |error_ns| [instance(0, Some(2)), instance(1, error_ns)];
         let all = Exposed::of(&waits, &instances(Some(2)));
-        assert_eq!((all.longest(), all.least_ns(), &all.ns[..]), (Some((0, 10)), 0, &[vec![10], vec![0]][..]));
+        assert_eq!((all.longest(), &all.ns[..]), (Some((0, 10)), &[vec![10], vec![0]][..]));
         assert_eq!(Exposed::of(&waits[2..], &instances(Some(2))).longest(), None);
         assert_eq!(Exposed::of(&waits, &instances(None)).longest(), None, "without a clock error, waits are not used");
         let outside = [InstanceRow { step: Some(-1), ..instance(0, Some(2)) }, instance(1, Some(2))];

@@ -50,17 +50,6 @@ impl Excess {
         if same_work.baseline.is_member.contains(&false) { Self::of(join, ranks, per_step) } else { excess }
     }
 
-    /// The excess of each rank at each collective at which it was compared, by communicator and step.
-    pub fn by_collective(join: &Join, ranks: usize, per_step: PerStep) -> Vec<Vec<Option<i64>>> {
-        let mut pieces = vec![Vec::new(); ranks];
-        for_each_compared(join, &mut |_, instance, median_ns| {
-            for (rank, own_ns) in instance.iter().filter_map(|a| Some((a.rank, a.rolled_ns()?))) {
-                pieces[rank].push(Some(per_step.ns(own_ns - median_ns)));
-            }
-        });
-        pieces
-    }
-
     /// The same excess in some of the steps, by their positions, ascending.
     pub fn only(&self, at: &[usize]) -> Self {
         let ns = self.ns.iter().map(|of_rank| at.iter().map(|&at| of_rank[at]).collect()).collect();
