@@ -171,13 +171,21 @@ fn scored(scenario: &Scenario, job: &Job, truth: &Simulated, analysis: &Value) -
     }))
 }
 
-/// The causes that are none: without a fault, and a typical rank in their place would save next to nothing.
+/// The causes that are none: without a fault, and typical ranks in their place would save next to nothing, neither alone nor beside
+/// those in the place of all other causes.
 fn innocent(scenario: &Scenario, job: &Job, truth: &Simulated, score: &Score) -> Result<Vec<i64>, Box<dyn Error>> {
+    let all: Vec<usize> = score.causes.iter().map(|(rank, _)| *rank as usize).collect();
     let mut innocent = Vec::new();
     for (rank, _) in &score.causes {
         let may_be =
             scenario.expected.ranks().iter().any(|of| i64::from(*of) == *rank) || job.has_fault(*rank as usize);
-        if !may_be && evened_saving_ns(job, truth, *rank as usize)? * 1000 < LEAST_SAVING_PERMILLE * truth.step_ns {
+        if may_be {
+            continue;
+        }
+        let others: Vec<usize> = all.iter().copied().filter(|other| *other != *rank as usize).collect();
+        let alone_ns = evened_saving_ns(job, truth, &[*rank as usize])?;
+        let beside_ns = evened_saving_ns(job, truth, &all)? - evened_saving_ns(job, truth, &others)?;
+        if alone_ns.max(beside_ns) * 1000 < LEAST_SAVING_PERMILLE * truth.step_ns {
             innocent.push(*rank);
         }
     }

@@ -161,20 +161,15 @@ fn gloo4_rank_2_sleeps_in_a_range_that_its_stack_fills() {
 fn dlrm8_has_one_step_and_candidates() {
     let folder = folder("dlrm8");
     let analysis = whole(&folder);
-    assert_eq!(analysis.verdict.kind, VerdictKind::Undecided, "{:?}", analysis.verdict);
+    // Those may cost 12 µs of a step of 11.8 ms, 10 of which are launches and bubbles.
+    assert_eq!(analysis.verdict.kind, VerdictKind::Lost, "{:?}", analysis.verdict);
+    assert_eq!(analysis.verdict.suspects, [] as [i32; 0]);
     let candidates: BTreeSet<i32> = by_verdict(&analysis, "undecided").into_iter().collect();
     assert!(!candidates.is_empty() && candidates.len() < 8, "{candidates:?}");
     for row in analysis.tables.stragglers.iter().filter(|s| candidates.contains(&s.rank)) {
         assert!(row.own_excess_ns > 0 && row.doubt.as_deref().unwrap().contains("a cause needs 3"), "{row:?}");
     }
     assert_eq!(by_verdict(&analysis, "cause"), [] as [i32; 0]);
-    // z is below 1, so this is no warning, but the headline says why and names all candidates.
-    let verdict = &analysis.verdict;
-    assert_eq!(verdict.suspects.iter().copied().collect::<BTreeSet<i32>>(), candidates);
-    assert!(verdict.within_variation && verdict.sentence.contains("only 1 step was compared"), "{verdict:?}");
-    let finding = analysis.tables.findings.iter().find(|f| &*f.id == "straggler").unwrap();
-    assert_eq!((&*finding.title, verdict.finding.as_deref()), (&*verdict.sentence, Some("straggler")));
-    assert_eq!(&*finding.severity, "info");
 }
 
 /// One step of two ranks: as long as the step is on both, its own range is no evidence.
@@ -207,4 +202,25 @@ fn the_headline_of_one_rank_is_its_first_finding() {
             "{name}: {first:?}"
         );
     }
+}
+
+/// Half of the steps, replayed with the lengths of the steps after them, take as long as recorded, or the page says "cannot replay".
+#[test]
+#[ignore = "reads real traces"]
+fn half_of_the_steps_foresee_the_others() {
+    let gloo = ["gloo8_slow5", "gloo4_slow2_stack"].map(folder);
+    let nd = ["d3_clean", "d3_slow5_fwd", "fsdp4_slow1", "pp2dp4_slow3_opt"];
+    let nd = nd.map(fixtures::data::folder_of_several_communicators);
+    let mut known = 0;
+    for folder in gloo.into_iter().chain(nd) {
+        let source = KinetoSource::open(std::slice::from_ref(&folder)).unwrap();
+        let replay = pipeline::analyze::analyze_replayed(&source, &Options::default(), &|_, _| ()).unwrap();
+        let Some(foreseen) = replay.replayed.foreseen() else { continue };
+        known += 1;
+        println!("{}: {foreseen:?}, right: {}", folder.display(), foreseen.is_right());
+        let is_said = replay.analysis.tables.omissions.iter().any(|row| row.why.contains("cannot replay"));
+        assert_eq!(foreseen.is_right(), !is_said, "{}", folder.display());
+    }
+    // The others have fewer than four inner steps.
+    assert_eq!(known, 2);
 }

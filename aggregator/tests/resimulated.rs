@@ -1,9 +1,9 @@
-//! A prediction of `what-if` is compared with the job that is simulated with that change.
+//! What `what-if` predicts is compared with the job that is simulated with that change.
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
 use drawn::SimulatedSource;
-use fixtures::simulator::{Job, Shape, simulate};
+use fixtures::simulator::{Fault, Job, Place, Shape, What, simulate};
 use model::options::Options;
 use what_if::changes::{Asked, Prediction, predict};
 
@@ -26,32 +26,55 @@ const SHARE: f64 = 0.2;
 /// … or of a step.
 const SHARE_OF_STEP: f64 = 0.01;
 
+/// What is asked of a job, and the job that it asks for.
+type Question = fn(&Job) -> (Asked, Job);
+
+/// The questions. A typical rank has no noise and no fault.
+const QUESTIONS: [(&str, Question); 6] = [
+    ("without", |job| (Asked { without: vec![3], ..Asked::default() }, Job { faults: Vec::new(), ..job.clone() })),
+    ("role median", |job| (Asked { role_median: true, ..Asked::default() }, typical(job))),
+    ("perfect", |job| (Asked { perfect: true, ..Asked::default() }, Job { transfer_ns: 0, ..typical(job) })),
+    ("half transfers", |job| transfers(job, 0.5)),
+    ("double transfers", |job| transfers(job, 2.0)),
+    ("no overlap", |job| (Asked { no_overlap: true, ..Asked::default() }, Job { blocks: true, ..job.clone() })),
+];
+
+fn typical(job: &Job) -> Job {
+    Job { sigma: 0.0, faults: Vec::new(), ..job.clone() }
+}
+
+fn transfers(job: &Job, factor: f64) -> (Asked, Job) {
+    let transfer_ns = (job.transfer_ns as f64 * factor) as i64;
+    (Asked { comm_scale: Some(factor), ..Asked::default() }, Job { transfer_ns, ..job.clone() })
+}
+
 fn predicted(job: &Job, asked: &Asked) -> Prediction {
     let source = SimulatedSource::of(job, &simulate(job, 1).unwrap()).unwrap();
     let analyzed = pipeline::analyze::analyze_replayed(&source, &Options::default(), &|_, _| ()).unwrap();
     predict(&analyzed, asked).unwrap().changes.remove(0)
 }
 
-/// Every shape of job, with transfers of half and of twice their time.
+/// Every shape of job, with a rank that pauses and with one whose device is slow.
 #[test]
-fn transfers_of_another_time_save_what_the_job_then_saves() {
+fn a_change_saves_what_the_job_then_saves() {
     let mut wrong = Vec::new();
     for (at, shape) in SHAPES.into_iter().enumerate() {
-        for factor in [0.5, 2.0] {
-            // Every second job's hosts never wait for their devices.
-            let synchronizes = at % 2 == 0;
-            let job = Job { steps: 8, host_ranks: 4, synchronizes, ..Job::new(shape, 8) };
-            let other = Job { transfer_ns: (job.transfer_ns as f64 * factor) as i64, ..job.clone() };
-            let found = predicted(&job, &Asked { comm_scale: Some(factor), ..Asked::default() });
+        let job = Job { steps: 8, host_ranks: 4, ..Job::new(shape, 8) };
+        let pauses = job.clone().pause(3, 3_000_000, Place::Forward);
+        // Every second job's hosts never wait for their devices. Their pauses would delay the first step alone.
+        let is_slow = Job { synchronizes: at % 2 == 0, ..job }.fault(Fault::of([3], What::SlowDevice(150)));
+        for (job, (question, other)) in [pauses, is_slow].iter().flat_map(|job| QUESTIONS.map(|asked| (job, asked))) {
+            let (asked, other) = other(job);
+            let found = predicted(job, &asked);
             let end_ns = |job: &Job| simulate(job, 1).unwrap().outcome.end_ns;
-            let true_ns = (end_ns(&job) - end_ns(&other)) as f64 / job.steps as f64;
-            let off_ns = (found.saved_ns as f64 - true_ns).abs();
+            let true_ns = (end_ns(job) - end_ns(&other)) as f64 / job.steps as f64;
             println!(
-                "{shape:?} × {factor}: saves {true_ns:.0} ns, said {} ({:?} to {:?}) of {}",
+                "{shape:?}, {question}: saves {true_ns:.0} ns, said {} ({:?} to {:?}) of {}",
                 found.saved_ns, found.saved_low_ns, found.saved_high_ns, found.step_ns
             );
+            let off_ns = (found.saved_ns as f64 - true_ns).abs();
             if off_ns > SHARE * true_ns.abs() && off_ns > SHARE_OF_STEP * (found.step_ns + found.saved_ns) as f64 {
-                wrong.push((shape, factor));
+                wrong.push((shape, question));
             }
         }
     }

@@ -55,6 +55,8 @@ pub(crate) struct Span {
     pub(crate) at: u32,
     /// As recorded.
     pub(crate) len_ns: i64,
+    /// The part of it that device work lost to communication beside it.
+    pub(crate) contended_ns: i64,
 }
 
 /// A node, in an order in which each comes after those that it waits for.
@@ -69,7 +71,7 @@ pub(crate) struct Node {
     /// When the host reached it, in the rank's clock.
     pub(crate) at_ns: i64,
     /// The host of its segment. Device work and late starts follow.
-    segment: u32,
+    pub(crate) segment: u32,
     /// A span that it takes itself.
     pub(crate) own: u32,
     /// The time that no span has.
@@ -178,7 +180,26 @@ impl Graph {
         }
     }
 
-    fn paths_to(&self, node: usize) -> &[Path] {
+    /// The paths to each node.
+    pub(crate) fn all_paths(&self) -> Vec<Vec<Path>> {
+        (0..self.nodes.len()).map(|node| self.paths_to(node).to_vec()).collect()
+    }
+
+    /// The graph with other paths to its nodes, and where each node was before; `None` if nodes then wait for each other.
+    pub(crate) fn with_paths(&self, paths: &[Vec<Path>]) -> Option<(Self, Vec<u32>)> {
+        let order = order(paths.len(), &|node| &paths[node])?;
+        let mut place = vec![NONE; paths.len()];
+        (0..).zip(&order).for_each(|(at, node)| place[*node as usize] = at);
+        let (mut nodes, mut placed) = (Vec::with_capacity(paths.len()), Vec::new());
+        for node in &order {
+            let moved = |path: &Path| Path { from: place[path.from as usize], ..*path };
+            placed.extend(paths[*node as usize].iter().map(moved));
+            nodes.push(Node { paths_end: placed.len() as u32, ..self.nodes[*node as usize] });
+        }
+        Some((Self { nodes, spans: self.spans.clone(), paths: placed, end_ns: self.end_ns }, order))
+    }
+
+    pub(crate) fn paths_to(&self, node: usize) -> &[Path] {
         let from = node.checked_sub(1).map_or(0, |before| self.nodes[before].paths_end);
         &self.paths[from as usize..self.nodes[node].paths_end as usize]
     }
@@ -222,7 +243,7 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn add_span(&mut self, kind: SpanKind, rank: u32, at: u32, len_ns: i64) -> u32 {
-        self.spans.push(Span { kind, rank, at, len_ns });
+        self.spans.push(Span { kind, rank, at, len_ns, contended_ns: 0 });
         self.spans.len() as u32 - 1
     }
 
@@ -232,7 +253,8 @@ impl Builder<'_> {
         let graph = self.ranks[rank];
         for (at, segment) in (0..).zip(&graph.segments) {
             self.add_span(SpanKind::Host, rank as u32, at, segment.host_ns);
-            self.add_span(SpanKind::Device, rank as u32, at, segment.device_ns);
+            let device = self.add_span(SpanKind::Device, rank as u32, at, segment.device_ns);
+            self.spans[device as usize].contended_ns = segment.contended_ns.clamp(0, segment.device_ns.max(0));
             self.add_span(SpanKind::Late, rank as u32, at, segment.late_ns);
         }
         for (at, kept) in graph.nodes.iter().enumerate() {
@@ -257,12 +279,15 @@ impl Builder<'_> {
             self.drafts[*node as usize].node.instance = position;
         }
         let ended_ns = |builder: &Self, node: u32| builder.drafts[node as usize].end_ns;
-        let first_end_ns = members.iter().map(|(_, [_, leave])| ended_ns(self, *leave)).min().unwrap_or(0);
+        let ends_ns = || members.iter().map(|(_, [_, leave])| ended_ns(self, *leave));
+        let (first_end_ns, last_end_ns) = (ends_ns().min().unwrap_or(0), ends_ns().max().unwrap_or(0));
         let last_ns = members.iter().map(|(_, [arrive, _])| ended_ns(self, *arrive)).max().unwrap_or(0);
         // A rank that left before another arrived did not wait for it, whatever was matched.
         let is_symmetric = instance.symmetric && members.len() > 1;
         let error_ns = members.iter().map(|(rank, _)| self.errors_ns[*rank]).max().unwrap_or(0);
-        let is_barrier = is_symmetric && first_end_ns + error_ns > last_ns;
+        // Two ranks that leave a message together waited for each other, too.
+        let is_pair = instance.sender().is_some() && members.len() == 2 && last_end_ns - first_end_ns <= error_ns;
+        let is_barrier = is_symmetric && first_end_ns + error_ns > last_ns || is_pair && first_end_ns >= last_ns;
         self.barriers.0 += usize::from(is_symmetric && !is_barrier);
         self.barriers.1 += usize::from(is_symmetric);
         if !is_barrier {
@@ -306,7 +331,7 @@ impl Builder<'_> {
     /// Sorts nodes so that each comes after those that it waits for.
     fn in_order(self) -> Option<Graph> {
         let Self { drafts, spans, .. } = self;
-        let order = order(&drafts)?;
+        let order = order(drafts.len(), &|node| &drafts[node].paths)?;
         let mut place = vec![NONE; drafts.len()];
         (0..).zip(&order).for_each(|(at, draft)| place[*draft as usize] = at);
         let ready_ns = |draft: &Draft| draft.ready_ns(|from| drafts[from as usize].end_ns);
@@ -343,23 +368,23 @@ fn after(from: u32) -> Path {
 }
 
 /// An order in which each node comes after those that it waits for; `None` if some wait for each other.
-fn order(drafts: &[Draft]) -> Option<Vec<u32>> {
-    let mut waiting: Vec<u32> = drafts.iter().map(|draft| draft.paths.len() as u32).collect();
-    let mut first = vec![0_u32; drafts.len() + 1];
-    for path in drafts.iter().flat_map(|draft| &draft.paths) {
+fn order<'a>(nodes: usize, paths_to: &dyn Fn(usize) -> &'a [Path]) -> Option<Vec<u32>> {
+    let mut waiting: Vec<u32> = (0..nodes).map(|node| paths_to(node).len() as u32).collect();
+    let mut first = vec![0_u32; nodes + 1];
+    for path in (0..nodes).flat_map(paths_to) {
         first[path.from as usize + 1] += 1;
     }
     (1..first.len()).for_each(|at| first[at] += first[at - 1]);
     let mut followers = vec![0_u32; *first.last()? as usize];
     let mut next = first.clone();
-    for (node, draft) in (0..).zip(drafts) {
-        for path in &draft.paths {
-            followers[next[path.from as usize] as usize] = node;
+    for node in 0..nodes {
+        for path in paths_to(node) {
+            followers[next[path.from as usize] as usize] = node as u32;
             next[path.from as usize] += 1;
         }
     }
-    let mut ready: VecDeque<u32> = (0..drafts.len() as u32).filter(|node| waiting[*node as usize] == 0).collect();
-    let mut order = Vec::with_capacity(drafts.len());
+    let mut ready: VecDeque<u32> = (0..nodes as u32).filter(|node| waiting[*node as usize] == 0).collect();
+    let mut order = Vec::with_capacity(nodes);
     while let Some(node) = ready.pop_front() {
         order.push(node);
         for follower in &followers[first[node as usize] as usize..first[node as usize + 1] as usize] {
@@ -369,5 +394,5 @@ fn order(drafts: &[Draft]) -> Option<Vec<u32>> {
             }
         }
     }
-    (order.len() == drafts.len()).then_some(order)
+    (order.len() == nodes).then_some(order)
 }

@@ -35,17 +35,21 @@ pub(crate) struct Lengths {
 impl Lengths {
     pub(crate) fn of(graph: &Graph, places: &Places) -> Self {
         let recorded_ns = graph.recorded_ns();
-        let sums = Sums::of(&recorded_ns, places);
+        // What ranks lose to communication is not compared: a late rank communicates for less long.
+        let own_ns: Vec<i64> = graph.spans.iter().map(|span| span.len_ns - span.contended_ns).collect();
+        let sums = Sums::of(&own_ns, places);
         let (typical, steady) = sums.references(places);
         let scaled = |reference: &[Option<f64>], most_ns: &[i64]| -> Vec<i64> {
-            let of_span = |((place, ns), most_ns): ((&(u32, u32), &i64), &i64)| {
+            let of_span = |((at, ns), most_ns): ((usize, &i64), &i64)| {
+                let place = places.of_span[at];
                 let reference = reference.get(place.0 as usize).copied().flatten();
                 let sum_ns =
                     places.slots.get(place.0 as usize).map_or(0, |slot| sums.ns[slot.first + place.1 as usize]);
                 let Some(reference) = reference.filter(|_| sum_ns > 0) else { return *most_ns };
-                ((*ns as f64 * (reference.max(0.0) / sum_ns as f64)).round() as i64).min(*most_ns)
+                let like_others_ns = (*ns as f64 * (reference.max(0.0) / sum_ns as f64)).round() as i64;
+                (like_others_ns + graph.spans[at].contended_ns).min(*most_ns)
             };
-            places.of_span.iter().zip(&recorded_ns).zip(most_ns).map(of_span).collect()
+            own_ns.iter().enumerate().zip(most_ns).map(of_span).collect()
         };
         let typical_ns = scaled(&typical, &recorded_ns);
         let steady_ns = scaled(&steady, &typical_ns);

@@ -26,9 +26,11 @@
 pub mod buckets;
 mod charge;
 mod classify;
+mod contention;
 mod deviation;
 mod evidence;
 pub mod exposed_waits;
+mod foreseen;
 mod graph;
 mod job_path;
 mod judgement;
@@ -46,6 +48,7 @@ mod places;
 mod prices;
 mod rebucket;
 mod reduce;
+mod reordered;
 mod replay;
 mod replayed;
 mod rows;
@@ -53,6 +56,7 @@ mod scaled;
 mod shares;
 mod stragglers;
 
+pub use foreseen::Foreseen;
 pub use job_path::critical_path_of_job;
 pub use lost_time::{Group, Line, LostTime, Part, Period};
 pub use prices::Cost;

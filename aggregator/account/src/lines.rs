@@ -31,6 +31,8 @@ pub(crate) struct FoundLine {
     pub(crate) kind: SpanKind,
     /// Whether something beside its steps shows that it is late: a range of its host, or so many places that chance has no part in it.
     pub(crate) is_shown: bool,
+    /// Whether it saves enough to be named, alone or beside the others.
+    pub(crate) is_much: bool,
 }
 
 pub(crate) struct Finder<'a> {
@@ -183,7 +185,7 @@ impl<'a> Finder<'a> {
             };
             let kind = kinds.into_iter().max_by(|a, b| of(a).total_cmp(&of(b))).unwrap_or(SpanKind::Host);
             let is_shown = is_shown[what.unit] || self.is_last_most_often(role, kind, (what.unit, units));
-            FoundLine { role, spans: what.steps.iter().flat_map(at).collect(), what, kind, is_shown }
+            FoundLine { role, spans: what.steps.iter().flat_map(at).collect(), what, kind, is_shown, is_much: true }
         };
         outstanding(&series).into_iter().map(with_spans).filter(|found| !found.spans.is_empty()).collect()
     }

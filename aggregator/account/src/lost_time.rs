@@ -17,14 +17,17 @@ use std::collections::BTreeMap;
 
 use measure::graph::Condensed;
 use measure::own_time::OwnTime;
+use model::stats::at_least;
 use rayon::prelude::*;
 use topology::join::Join;
 use topology::{ClockError, ToGlobal};
+use trace::Op;
 
+use crate::foreseen::Foreseen;
 use crate::graph::{Span, SpanKind};
 use crate::lengths::Lengths;
 use crate::lines::{Finder, FoundLine};
-use crate::patterns::Pattern;
+use crate::patterns::{Pattern, SHAPED_STEPS};
 use crate::places::{Places, Units};
 use crate::prices::{Cost, Prices};
 use crate::scaled::{Scaled, Unaccounted, inner};
@@ -96,12 +99,16 @@ pub struct LostTime {
     pub named: Option<Cost>,
     /// For each rank with several lines that are named, or suspected if none is, what mending these saves of a step.
     pub of_lines: BTreeMap<usize, Cost>,
-    /// For each rank, what a step would save if all of it took as long as is typical; `None` of ranks that are hardly above that.
+    /// For each rank, what a step would save if its own work took as long as is typical; `None` of ranks that are hardly above that.
     pub alone: Vec<Option<Cost>>,
     /// For each rank, the recorded length of the steps over that length; 1 of ranks that are hardly above what is typical.
     pub slowdown: Vec<f64>,
     /// How much of a step begins later than anything that the graph knows explains.
     pub unexplained_ns: i64,
+    /// A half of the steps by the lengths of the other half.
+    pub foreseen: Option<Foreseen>,
+    /// By how much a step is shorter if each all-gather is called with the one before it; `None` without such.
+    pub early_gathers: Option<Cost>,
 }
 
 impl LostTime {
@@ -131,10 +138,15 @@ impl LostTime {
 pub(crate) const NAMED_PCT: f64 = 2.0;
 /// A line is dropped if the run is shorter by less than this share of its steps, alone and beside the others.
 const LEAST_OF_LINE: f64 = 0.01;
+/// A rank is mended alone if it is above what is typical by this share of the run.
+const LEAST_ALONE: f64 = 0.005;
 /// A communicator is as slow as another one if it is above what is typical by this share of what that one is.
 const AS_SLOW: f64 = 0.5;
 /// If ranks vary by this share of a step, one that is late in most steps may still cost nothing.
 const VARIES: f64 = 0.25;
+/// A rank saves the most by chance with at most this probability, and so many times as much as the next one.
+const SAVES_MOST_BY_CHANCE: f64 = 0.002;
+const CLEARLY: f64 = 2.0;
 /// Of the lines of a group, and of all ranks, so many are mended alone.
 const MOST_ALONE: usize = 64;
 
@@ -195,7 +207,10 @@ fn lost_time(
     let steps: BTreeMap<i32, usize> = run.steps.iter().copied().zip(0..).collect();
     let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
     let steps_ns: i64 = recorded_ns.iter().sum();
-    let found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns), is_shown).lines();
+    let alone = Alone::of(run, lengths, ranks);
+    let saves_most = alone.saves_most(steps_ns);
+    let is_shown: Vec<bool> = (0..ranks).map(|rank| is_shown[rank] || saves_most == Some(rank)).collect();
+    let found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns), &is_shown).lines();
     let mut lines = pruned(run, lengths, found, steps_ns);
     let slow = SlowTransfers::of(lengths, places, join);
     for line in &mut lines {
@@ -234,9 +249,14 @@ fn lost_time(
     parts.extend(shares_ns.into_iter().enumerate().map(|(at, share)| (Part::Group(at), share)));
     parts.push((Part::Variation, variation_ns));
     let unexplained_ns = run.unexplained_ns();
-    let (alone, slowdown) = alone(run, lengths, ranks, unexplained_ns);
-    let mut account =
-        LostTime { steps: run.steps.clone(), parts, alone, slowdown, unexplained_ns, ..LostTime::default() };
+    let foreseen = Foreseen::of(run, places, &steps, &recorded_ns);
+    let mut account = LostTime { steps: run.steps.clone(), parts, unexplained_ns, foreseen, ..LostTime::default() };
+    alone.fill(&mut account, &recorded_ns);
+    let gathers = |instance: u32| join.instances[instance as usize].op == Op::AllGather;
+    account.early_gathers = run.with_early_gathers(&gathers, ranks).map(|early| {
+        let early_ns = early.lengths_ns(&lengths.recorded_ns);
+        Cost::of(inner(&less(&recorded_ns, &early_ns)), false, account.step_ns(), 0.0)
+    });
     add_groups(&mut account, (&lines, &groups), &mut prices, &|line| units(line, places, &slow));
     account
 }
@@ -299,35 +319,70 @@ fn lines_of_ranks(account: &LostTime, groups: &[Vec<usize>]) -> BTreeMap<usize, 
     of_ranks.into_iter().take(MOST_ALONE).map(|((rank, _), lines)| (rank, lines)).collect()
 }
 
-/// What a step would save if each of the ranks that are most above what is typical took as long as that, and how many times as long the
-/// steps are without that.
-fn alone(run: &Scaled, lengths: &Lengths, ranks: usize, unexplained_ns: i64) -> (Vec<Option<Cost>>, Vec<f64>) {
-    let mut above_ns = vec![0_i64; ranks];
-    let spans = || run.graph.spans.iter().zip(&lengths.recorded_ns).zip(&lengths.typical_ns);
-    for ((span, recorded_ns), typical_ns) in spans() {
-        if let Some(above_ns) = above_ns.get_mut(span.rank as usize) {
-            *above_ns += recorded_ns - typical_ns;
+/// What each step would save if the own work of each of the ranks that are most above what is typical took as long as that.
+struct Alone {
+    /// Positions of these ranks, each with what it saves.
+    saved_ns: Vec<(usize, Vec<i64>)>,
+    ranks: usize,
+}
+
+impl Alone {
+    fn of(run: &Scaled, lengths: &Lengths, ranks: usize) -> Self {
+        let mut above_ns = vec![0_i64; ranks];
+        let spans = || run.graph.spans.iter().zip(&lengths.recorded_ns).zip(&lengths.typical_ns);
+        let is_own = |span: &Span| matches!(span.kind, SpanKind::Host | SpanKind::Device | SpanKind::Late);
+        for ((span, recorded_ns), typical_ns) in spans().filter(|((span, _), _)| is_own(span)) {
+            if let Some(above_ns) = above_ns.get_mut(span.rank as usize) {
+                *above_ns += recorded_ns - typical_ns;
+            }
+        }
+        // A rank saves no more than it is above what is typical.
+        let least_ns = (LEAST_ALONE * run.graph.end_ns as f64).round().max(1.0) as i64;
+        let mut most: Vec<usize> = (0..ranks).filter(|rank| above_ns[*rank] >= least_ns).collect();
+        most.sort_by_key(|rank| (std::cmp::Reverse(above_ns[*rank]), *rank));
+        most.truncate(MOST_ALONE);
+        let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
+        let of_rank = |rank: &usize| {
+            let mended = spans().map(
+                |((span, recorded), typical)| {
+                    if span.rank as usize == *rank && is_own(span) { *typical } else { *recorded }
+                },
+            );
+            let lengths_ns = run.lengths_ns(&mended.collect::<Vec<i64>>());
+            (*rank, recorded_ns.iter().zip(lengths_ns).map(|(before, after)| before - after).collect())
+        };
+        Self { saved_ns: most.par_iter().map(of_rank).collect(), ranks }
+    }
+
+    /// The rank that saves the most in more of few steps than chance explains, and clearly more than any other one. Sums over places do
+    /// not show it where they vary by more than it costs. Of more steps they do, and say whether ranks drift.
+    fn saves_most(&self, steps_ns: i64) -> Option<usize> {
+        let sum_ns = |(_, saved_ns): &&(usize, Vec<i64>)| saved_ns.iter().sum::<i64>();
+        let first = self.saved_ns.iter().max_by_key(sum_ns)?;
+        if first.1.len() >= SHAPED_STEPS {
+            return None;
+        }
+        let others = || self.saved_ns.iter().filter(|(rank, _)| *rank != first.0);
+        let next_ns = others().map(|of| sum_ns(&of)).max().unwrap_or(0).max(0);
+        let is_most = |step: &usize| first.1[*step] > others().map(|(_, of)| of[*step]).max().unwrap_or(0).max(0);
+        let steps = (0..first.1.len()).filter(is_most).count();
+        let chance = self.ranks as f64 * at_least(steps, first.1.len(), 1.0 / self.ranks as f64);
+        let is_clear = sum_ns(&first) as f64 >= (CLEARLY * next_ns as f64).max(LEAST_OF_LINE * steps_ns as f64);
+        (is_clear && chance < SAVES_MOST_BY_CHANCE).then_some(first.0)
+    }
+
+    /// Costs and slowdowns of the ranks.
+    fn fill(self, account: &mut LostTime, recorded_ns: &[i64]) {
+        let step_ns = account.step_ns();
+        let inner_ns: i64 = inner(recorded_ns).iter().sum();
+        let unexplained = account.unexplained_ns as f64 / step_ns.max(1) as f64;
+        (account.alone, account.slowdown) = (vec![None; self.ranks], vec![1.0; self.ranks]);
+        for (rank, saved_ns) in self.saved_ns {
+            let left_ns = inner_ns - inner(&saved_ns).iter().sum::<i64>();
+            account.alone[rank] = Some(Cost::of(inner(&saved_ns), false, step_ns, unexplained));
+            account.slowdown[rank] = inner_ns as f64 / left_ns.max(1) as f64;
         }
     }
-    let mut most: Vec<usize> = (0..ranks).filter(|rank| above_ns[*rank] > 0).collect();
-    most.sort_by_key(|rank| (std::cmp::Reverse(above_ns[*rank]), *rank));
-    most.truncate(MOST_ALONE);
-    let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
-    let step_ns = recorded_ns.iter().sum::<i64>() / recorded_ns.len().max(1) as i64;
-    let inner_ns: i64 = inner(&recorded_ns).iter().sum();
-    let unexplained = unexplained_ns as f64 / step_ns.max(1) as f64;
-    let of_rank = |rank: &usize| {
-        let mended =
-            spans().map(|((span, recorded), typical)| if span.rank as usize == *rank { *typical } else { *recorded });
-        let lengths_ns = run.lengths_ns(&mended.collect::<Vec<i64>>());
-        let saved_ns: Vec<i64> = recorded_ns.iter().zip(lengths_ns).map(|(before, after)| before - after).collect();
-        let left_ns = inner_ns - inner(&saved_ns).iter().sum::<i64>();
-        (*rank, Cost::of(inner(&saved_ns), false, step_ns, unexplained), inner_ns as f64 / left_ns.max(1) as f64)
-    };
-    let (mut alone, mut slowdown) = (vec![None; ranks], vec![1.0; ranks]);
-    let costs: Vec<(usize, Cost, f64)> = most.par_iter().map(of_rank).collect();
-    costs.into_iter().for_each(|(rank, cost, times)| (alone[rank], slowdown[rank]) = (Some(cost), times));
-    (alone, slowdown)
 }
 
 /// Of a few lines, those without which the others save less. A rank may only seem late where it waits for another one.
@@ -342,14 +397,17 @@ fn pruned(run: &Scaled, lengths: &Lengths, mut lines: Vec<FoundLine>, steps_ns: 
         run.graph.replay(&spans_ns, &mut Vec::new())
     };
     let least_ns = (LEAST_OF_LINE * steps_ns as f64).round() as i64;
-    let mut is_kept = vec![true; lines.len()];
+    let (mut is_kept, mut is_much) = (vec![true; lines.len()], vec![true; lines.len()]);
     let all_ns = end_ns(&|_| true);
     // The lines that were found last are tried first.
     for at in (0..lines.len()).rev() {
         let alone_ns = run.graph.end_ns - end_ns(&|line| line == at);
         let more_ns = end_ns(&|line| is_kept[line] && line != at) - all_ns;
-        is_kept[at] = alone_ns >= least_ns || more_ns >= least_ns;
+        let saves_ns = alone_ns.max(more_ns);
+        is_kept[at] = saves_ns >= least_ns;
+        is_much[at] = 100.0 * saves_ns as f64 >= NAMED_PCT * steps_ns as f64;
     }
+    lines.iter_mut().zip(is_much).for_each(|(line, is_much)| line.is_much = is_much);
     let mut is_kept = is_kept.into_iter();
     lines.retain(|_| is_kept.next().unwrap_or(true));
     lines
@@ -377,13 +435,13 @@ fn described(group: &[usize], lines: &[FoundLine], steps: &[i32], of_lines: Vec<
     }
 }
 
-/// The lines of each role with each pattern. Those that are certain stand apart.
+/// The lines of each role with each pattern. Those that are certain stand apart, and those that are worth a name.
 fn groups(lines: &[FoundLine]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let is_alike = |group: &&mut Vec<usize>| {
             let first = &lines[group[0]];
-            let of = |line: &FoundLine| (line.role, line.what.pattern.word(), line.what.is_certain);
+            let of = |line: &FoundLine| (line.role, line.what.pattern.word(), line.what.is_certain, line.is_much);
             of(first) == of(line)
         };
         match groups.iter_mut().find(is_alike) {
@@ -473,4 +531,22 @@ fn busiest_ns(
         }
     }
     work_ns.into_iter().map(|of_step| of_step.into_iter().max().unwrap_or(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_saves_the_most_in_every_step_is_no_chance() {
+        let of = |third_ns: [i64; 4]| {
+            let saved_ns = vec![(0, vec![5, 0, 8, 0]), (3, third_ns.to_vec()), (6, vec![4, 9, 7, 4])];
+            Alone { saved_ns, ranks: 8 }.saves_most(2_000)
+        };
+        assert_eq!(of([30, 25, 40, 20]), Some(3));
+        assert_eq!(of([30, 25, 40, 2]), None, "in three steps of four, it may be chance");
+        assert_eq!(of([6, 10, 9, 5]), None, "others save nearly as much");
+        let long_steps = Alone { saved_ns: vec![(3, vec![30, 25, 40, 20])], ranks: 8 };
+        assert_eq!(long_steps.saves_most(20_000), None, "it is too little");
+    }
 }

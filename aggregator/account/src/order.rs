@@ -3,9 +3,8 @@
 use crate::nodes::{Leave, NONE, Node};
 
 /// Puts nodes in an order in which each comes after those that it depends on, and after all arrivals at a collective that it
-/// waits for. The nodes of one rank stay in their order. With `blocks`, a rank leaves each collective before it works on.
-/// `None` if no such order exists.
-pub(super) fn in_order(nodes: Vec<Node>, blocks: bool) -> Option<Vec<Node>> {
+/// waits for. The nodes of one rank stay in their order. `None` if no such order exists.
+pub(super) fn in_order(nodes: Vec<Node>) -> Option<Vec<Node>> {
     let ranks = nodes.iter().map(|node| node.rank as usize + 1).max().unwrap_or(0);
     let instances = nodes.iter().map(|node| node.instance as usize + 1).max().unwrap_or(0);
     let mut waiting: Vec<std::collections::VecDeque<u32>> = vec![Default::default(); ranks];
@@ -27,8 +26,7 @@ pub(super) fn in_order(nodes: Vec<Node>, blocks: bool) -> Option<Vec<Node>> {
                     Some((Leave::AfterLast(_), instance)) => missing[instance as usize] == 0,
                     Some((Leave::After(other, _), _)) => place_of[other as usize] != NONE,
                 };
-                let has_left = is_left(node.waited) && is_left(node.before) && (!blocks || is_left(node.entered));
-                if !has_left {
+                if !is_left(node.waited) || !is_left(node.before) {
                     break;
                 }
                 rank.pop_front();

@@ -26,7 +26,7 @@ const LIKELY_TAIL: f64 = 0.02;
 /// The share of the cost of all single steps that one unit has if they do not move.
 const ALONE_SHARE: f64 = 0.8;
 /// From so many steps on, a series has a shape.
-const SHAPED_STEPS: usize = 8;
+pub(crate) const SHAPED_STEPS: usize = 8;
 /// From so many steps on, a part of the steps may have a level.
 const DIVIDED_STEPS: usize = 6;
 /// From so many steps on, a level may come and go.
@@ -151,7 +151,11 @@ fn spikes(above: &[Vec<f64>], usual: &[f64], step_ns: f64) -> Vec<Vec<bool>> {
         let least = (SPIKE_DEVIATIONS * deviations[unit].min(2.0 * pooled)).max(SPIKE_SHARE * step_ns);
         let spikes: Vec<bool> = above[unit].iter().map(|x| x - usual[unit] > least).collect();
         let share = spikes.iter().filter(|is| **is).count() as f64 / steps as f64;
-        if share > MOST_SPIKES { vec![false; steps] } else { spikes }
+        // The last steps of a ramp are no single ones.
+        let is_ramp = || matches!(shape(&above[unit], deviations[unit]), (Pattern::Ramp(_), _));
+        let is_none = share > MOST_SPIKES
+            || spikes.chunk_by(|a, b| a == b).any(|run| run[0] && run.len() > LEAST_PART) && is_ramp();
+        if is_none { vec![false; steps] } else { spikes }
     };
     (0..above.len()).map(of_unit).collect()
 }
@@ -408,4 +412,59 @@ fn line(of: &[f64], x: impl Fn(usize) -> f64) -> (f64, f64) {
     }
     let slope = if square > 0.0 { both / square } else { 0.0 };
     (slope, mean_y - slope * mean_x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP_NS: f64 = 1_000.0;
+
+    /// Four units that vary by 2 ns from step to step, the last one with more.
+    fn found(more_ns: &[f64]) -> Vec<(usize, Pattern, Vec<usize>)> {
+        let varies = |unit: usize, step: usize| if (3 * unit + 5 * step) % 4 < 2 { 1.0 } else { -1.0 };
+        let of_unit = |unit: usize| -> Vec<f64> {
+            let more = |step: usize| if unit == 3 { more_ns[step] } else { 0.0 };
+            (0..more_ns.len()).map(|step| varies(unit, step) + more(step)).collect()
+        };
+        let above_ns: Vec<Vec<f64>> = (0..4).map(of_unit).collect();
+        let series = Series {
+            usual: &[true; 4],
+            is_shown: &[false; 4],
+            above_ns: &above_ns,
+            credit_ns: &above_ns,
+            step_ns: STEP_NS,
+            work_ns: 800.0,
+            least_ns: 0.01 * STEP_NS * more_ns.len() as f64,
+        };
+        outstanding(&series).into_iter().map(|of| (of.unit, of.pattern, of.steps)).collect()
+    }
+
+    #[test]
+    fn equal_units_do_not_stand_out() {
+        assert_eq!(found(&[0.0; 12]), []);
+    }
+
+    #[test]
+    fn a_level_begins_ends_or_lasts() {
+        let level = |steps: std::ops::Range<usize>| -> Vec<f64> {
+            (0..20).map(|step| if steps.contains(&step) { 200.0 } else { 0.0 }).collect()
+        };
+        assert_eq!(found(&level(0..20)), [(3, Pattern::Every, (0..20).collect())]);
+        assert_eq!(found(&level(11..20)), [(3, Pattern::Begins(11), (11..20).collect())]);
+        assert_eq!(found(&level(0..9)), [(3, Pattern::Ends(9), (0..9).collect())]);
+    }
+
+    /// Its last steps are far above the median, but they do not stand alone.
+    #[test]
+    fn a_ramp_is_no_row_of_single_steps() {
+        let ramp: Vec<f64> = (0..40).map(|step| 20.0 * step as f64).collect();
+        assert_eq!(found(&ramp), [(3, Pattern::Ramp(0), (0..40).collect())]);
+    }
+
+    #[test]
+    fn single_steps_have_a_period() {
+        let stalls: Vec<f64> = (0..20).map(|step| if step % 5 == 2 { 2_000.0 } else { 0.0 }).collect();
+        assert_eq!(found(&stalls), [(3, Pattern::Single(Some(5)), vec![2, 7, 12, 17])]);
+    }
 }

@@ -15,7 +15,7 @@ const SOME_ORDERS: usize = 20;
 /// Means that are drawn for an interval.
 const DRAWS: usize = 2000;
 /// By how much a replay misses what a job without its fault takes: this share of a step, and of what it saves. Simulated jobs show it.
-const ERROR_OF_STEP: f64 = 0.003;
+pub(crate) const ERROR_OF_STEP: f64 = 0.003;
 const ERROR_OF_COST: f64 = 0.08;
 
 /// Replays of the run with sets of lines mended.

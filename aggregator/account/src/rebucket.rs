@@ -153,7 +153,7 @@ impl Replay {
                 node.leave = Leave::After(place_of[of as usize], ns);
             }
         }
-        new.nodes = in_order(nodes, false)?;
+        new.nodes = in_order(nodes)?;
         Some(new)
     }
 

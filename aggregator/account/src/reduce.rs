@@ -89,6 +89,7 @@ pub fn reduce_replayed<K>(
     };
     if let Ok(lost_time) = &lost_time {
         (stragglers.lost_time, stragglers.lost_time_lines) = lost_time_rows(lost_time, &parts);
+        stragglers.early_gathers_ns = lost_time.early_gathers.map(|cost| cost.ns);
     }
     // The rows of the waits take as much memory as the replay.
     let (ranks, kept) = (replayed.ranks().to_vec(), keep(replayed));
@@ -182,6 +183,7 @@ fn left_out(
         // The account does not replay arrivals.
         discrepancy_ns: if lost_time.is_ok() { 0 } else { replay.discrepancy_ns() },
         unaccounted: lost_time.err().filter(|why| *why != Unaccounted::NotJoined),
+        unforeseen: lost_time.ok().and_then(|lost_time| lost_time.foreseen).filter(|foreseen| !foreseen.is_right()),
         unexplained_ns: lost_time.ok().and_then(|lost_time| {
             let (late_ns, step_ns) = (lost_time.unexplained_ns, lost_time.step_ns());
             (UNEXPLAINED_PCT * step_ns as f64 <= 100.0 * late_ns as f64).then_some((late_ns, step_ns))

@@ -37,7 +37,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::Op;
 
 use crate::nodes::{Builder, Leave, NONE, Node, Work};
-use crate::order::in_order;
 use topology::arrivals::Joined;
 use topology::join::Join;
 
@@ -183,19 +182,6 @@ impl Replay {
         self.nodes.iter().map(of_node).collect()
     }
 
-    /// The replay in an order in which a rank can leave each collective before it works on; `None` if there is none.
-    pub(super) fn blocking(&self) -> Option<Self> {
-        let nodes = in_order(self.nodes.clone(), true)?;
-        Some(Self {
-            nodes,
-            step_of: self.step_of.clone(),
-            comm_of: self.comm_of.clone(),
-            bucket_of: self.bucket_of.clone(),
-            span_of: self.span_of.clone(),
-            ..*self
-        })
-    }
-
     /// The end of the run.
     fn end_ns(&self, change: &Change<'_>) -> i64 {
         let state = self.replayed(change);
@@ -211,8 +197,7 @@ impl Replay {
         for (at, node) in self.nodes.iter().enumerate() {
             let rank = node.rank as usize;
             let work = if changed[rank] { node.typical } else { node.work };
-            let blocks = change.blocks && self.step_of[node.instance as usize].is_some();
-            let (ready_ns, arrival_ns) = self.times_of(at as u32, work, latest[rank], (ahead_ns, blocks), &state);
+            let (ready_ns, arrival_ns) = self.times_of(at as u32, work, latest[rank], ahead_ns, &state);
             state.ready_ns[at] = ready_ns;
             state.arrival_ns[at] = arrival_ns;
             let last_ns = &mut state.last_ns[node.instance as usize];
@@ -226,15 +211,8 @@ impl Replay {
     }
 
     /// When the rank of a node is ready for its collective, and when it enters it. `latest` is the rank's node before this one.
-    /// The changed ranks are ahead of the recording by `ahead_ns`. `blocks`: see [`Change::blocks`].
-    pub(super) fn times_of(
-        &self,
-        at: u32,
-        work: Work,
-        latest: u32,
-        (ahead_ns, blocks): (i64, bool),
-        times: &impl Times,
-    ) -> (i64, i64) {
+    /// The changed ranks are ahead of the recording by `ahead_ns`.
+    pub(super) fn times_of(&self, at: u32, work: Work, latest: u32, ahead_ns: i64, times: &impl Times) -> (i64, i64) {
         let node = &self.nodes[at as usize];
         let from_ns = match (node.entered, latest) {
             (NONE, NONE) => node.arrival_ns - node.work.own_ns,
@@ -243,7 +221,6 @@ impl Replay {
                 let shift_ns = times.leave_ns(before, at) - self.nodes[before as usize].end_ns;
                 node.arrival_ns - node.work.own_ns + shift_ns
             }
-            (entered, _) if blocks => times.leave_ns(entered, at),
             (entered, _) => times.ready_ns(entered),
         };
         let mut ready_ns = from_ns + work.own_ns;
@@ -272,13 +249,11 @@ pub(super) struct Change<'a> {
     pub(super) is_typical: &'a dyn Fn(usize) -> bool,
     /// By how much ranks leave earlier than recorded, for each node; empty: not at all.
     pub(super) earlier_ns: Vec<i64>,
-    /// Whether a rank works on only after it left a collective, so that nothing overlaps.
-    pub(super) blocks: bool,
 }
 
 impl Change<'_> {
     pub(super) fn nothing() -> Self {
-        Self { is_typical: &|_| false, earlier_ns: Vec::new(), blocks: false }
+        Self { is_typical: &|_| false, earlier_ns: Vec::new() }
     }
 }
 

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use trace::PipelineRow;
 
+use crate::foreseen::Foreseen;
 use crate::graph::NONE;
 use crate::lost_time::Accounted;
+use crate::prices::ERROR_OF_STEP;
 use crate::rebucket::{Bound, Gradients};
 use crate::replay::{Change, Replay};
-use crate::scaled::inner;
+use crate::scaled::{Scaled, inner};
 use measure::own_time::OwnTime;
 use topology::per_step::PerStep;
 
@@ -28,9 +30,9 @@ pub struct Different {
 }
 
 impl Different {
-    /// Whether the graph of the run can replay it: nothing but lengths is different.
-    fn is_of_lengths(&self) -> bool {
-        !self.blocks && self.bucket_bytes.is_none()
+    /// Whether the graph of the run can replay it: it has no other collectives.
+    fn has_same_collectives(&self) -> bool {
+        self.bucket_bytes.is_none()
     }
 
     /// The factor of the transfers of a communicator.
@@ -79,6 +81,11 @@ impl Replayed {
         Self { replay, accounted, ranks, stages: stages.to_vec(), per_step, gradients: Gradients::default() }
     }
 
+    /// A half of the steps by the lengths of the other half; `None` without an account, or of few steps.
+    pub fn foreseen(&self) -> Option<Foreseen> {
+        self.accounted.as_ref()?.lost_time.foreseen
+    }
+
     /// The ranks that were replayed, ascending.
     pub fn ranks(&self) -> &[i32] {
         &self.ranks
@@ -87,11 +94,10 @@ impl Replayed {
     /// The lengths of the steps as recorded, and with something different. `None` if the replay cannot follow: no step has two buckets,
     /// which show when gradients are ready, or ranks call collectives in orders that contradict each other.
     ///
-    /// Other lengths of work and transfers are replayed by the graph of the run. Other buckets, and collectives that block, are replayed
-    /// by the collectives: of the steps that have some, to the ends of their last ones; per step of the job, if only some of them have
-    /// collectives.
+    /// Other buckets are replayed by the collectives: of the steps that have some, to the ends of their last ones; per step of the job, if
+    /// only some of them have collectives. All else is replayed by the graph of the run.
     pub fn step_lengths_ns(&self, different: &Different) -> Option<[Vec<i64>; 2]> {
-        if let Some(accounted) = self.accounted.as_ref().filter(|_| different.is_of_lengths()) {
+        if let Some(accounted) = self.accounted.as_ref().filter(|_| different.has_same_collectives()) {
             let Accounted { run, lengths, .. } = accounted;
             let is_typical = |rank: u32| {
                 rank != NONE && self.ranks.get(rank as usize).is_some_and(|rank| different.typical.contains(rank))
@@ -100,8 +106,12 @@ impl Replayed {
             let of_span = spans.map(|(span, (o, m))| if is_typical(span.rank) { *m } else { *o });
             let mut spans_ns: Vec<i64> = of_span.collect();
             run.scale_transfers(&mut spans_ns, &|comm_id| different.scale_of(comm_id));
-            let lengths_of = |spans_ns: &[i64]| inner(&run.lengths_ns(spans_ns)).to_vec();
-            return Some([lengths_of(&lengths.recorded_ns), lengths_of(&spans_ns)]);
+            let lengths_of = |run: &Scaled, spans_ns: &[i64]| inner(&run.lengths_ns(spans_ns)).to_vec();
+            let changed = match different.blocks {
+                true => lengths_of(&run.blocked(self.ranks.len())?, &spans_ns),
+                false => lengths_of(run, &spans_ns),
+            };
+            return Some([lengths_of(run, &lengths.recorded_ns), changed]);
         }
         Some([self.by_collectives_ns(&Different::default())?, self.by_collectives_ns(different)?])
     }
@@ -112,8 +122,6 @@ impl Replayed {
             None => None,
         };
         let replay = rebucketed.as_ref().unwrap_or(&self.replay);
-        let blocking = if different.blocks { Some(replay.blocking()?) } else { None };
-        let replay = blocking.as_ref().unwrap_or(replay);
         let is_typical = |rank: usize| self.ranks.get(rank).is_some_and(|rank| different.typical.contains(rank));
         let scale_of = |comm_id: i64| different.scale_of(comm_id);
         let mut earlier_ns = if different.scales.is_empty() { Vec::new() } else { replay.scaled_ns(&scale_of) };
@@ -121,7 +129,7 @@ impl Replayed {
             earlier_ns.resize(replay.nodes.len(), 0);
             earlier_ns.iter_mut().zip(replay.after_waits_ns()).for_each(|(earlier, later)| *earlier += later);
         }
-        let change = Change { is_typical: &is_typical, earlier_ns, blocks: different.blocks };
+        let change = Change { is_typical: &is_typical, earlier_ns };
         Some(replay.step_lengths_ns(&change).into_iter().map(|ns| self.per_step.ns(ns)).collect())
     }
 
@@ -132,7 +140,7 @@ impl Replayed {
             return Vec::new();
         }
         let earlier_ns = self.replay.scaled_ns(&|_| 0.0);
-        let change = Change { is_typical: &|_| true, earlier_ns, ..Change::nothing() };
+        let change = Change { is_typical: &|_| true, earlier_ns };
         let rows = self.replay.idle_ns(&change).into_iter();
         let ns = |ns| self.per_step.ns(ns);
         rows.filter_map(|(at, step, step_ns, bubble_ns)| {
@@ -145,8 +153,12 @@ impl Replayed {
     /// The error of a replayed step: by how much the replay with nothing changed differs from the recording, for each of `steps` steps.
     /// The graph of the run does not differ; its error is the time that it does not explain.
     pub fn error_ns(&self, different: &Different, steps: usize) -> i64 {
-        match self.accounted.as_ref().filter(|_| different.is_of_lengths()) {
-            Some(accounted) => accounted.lost_time.unexplained_ns,
+        match self.accounted.as_ref().filter(|_| different.has_same_collectives()) {
+            Some(Accounted { lost_time, .. }) => {
+                // What waits for a call is known by the order of calls alone.
+                let of_order = if different.blocks { ERROR_OF_STEP * lost_time.step_ns() as f64 } else { 0.0 };
+                lost_time.unexplained_ns + of_order.round() as i64
+            }
             None => self.replay.discrepancy_ns() / steps.max(1) as i64,
         }
     }

@@ -6,6 +6,7 @@ use trace::{
 };
 
 use crate::charge::{Charges, PAIRED_MAX};
+use crate::foreseen::Foreseen;
 use crate::judgement::Judgement;
 use crate::last::Last;
 use crate::lost_time::{Group, Line, LostTime, Part};
@@ -190,13 +191,15 @@ pub(super) struct LeftOut {
     pub(super) discrepancy_ns: i64,
     /// Why there is no account.
     pub(super) unaccounted: Option<Unaccounted>,
+    /// The steps by the lengths of others, if they are not what was recorded.
+    pub(super) unforeseen: Option<Foreseen>,
     /// How much of a step begins later than anything that the graph knows explains, and the step, if that is much.
     pub(super) unexplained_ns: Option<(i64, i64)>,
 }
 
 /// The omissions of `join`, and a line for each number of `left_out`.
 pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_out: &LeftOut) -> Vec<OmissionRow> {
-    let LeftOut { ranges, unpaired, discrepancy_ns, unaccounted, unexplained_ns } = *left_out;
+    let LeftOut { ranges, unpaired, discrepancy_ns, unaccounted, unforeseen, unexplained_ns } = *left_out;
     let mut rows = join.omissions.clone();
     if ranges > 0 {
         let why = "the ranks have too many different ranges; those with the most time are compared";
@@ -211,6 +214,15 @@ pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_o
             ns(discrepancy_ns)
         );
         rows.push(OmissionRow::note("delays of a step", why));
+    }
+    if let Some(foreseen) = unforeseen {
+        let why = format!(
+            "cannot replay: with the lengths of the steps after them, half of the steps take {} by the graph, and {} by the recording; \
+             costs may be off by that share",
+            ns(foreseen.replayed_ns),
+            ns(foreseen.recorded_ns)
+        );
+        rows.push(OmissionRow::note("costs in the account of lost time", why));
     }
     if let Some((late_ns, step_ns)) = unexplained_ns {
         let why = format!(

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::contention::Contention;
 use crate::graph::{Graph, Node, SpanKind};
 use measure::graph::{Condensed, NodeKind, follows};
 use measure::own_time::OwnTime;
@@ -52,13 +53,14 @@ impl Unaccounted {
 pub(crate) struct Scaled {
     pub(crate) graph: Graph,
     /// For each instance, its communicator.
-    comm_of: Vec<i64>,
+    pub(crate) comm_of: Vec<i64>,
     /// For each node, how many bounds its host had passed.
-    passed: Vec<u32>,
+    pub(crate) passed: Vec<u32>,
     /// The numbers of these steps, ascending.
     pub(crate) steps: Vec<i32>,
     /// For each bound, whether a step begins there: where the next step is not in common, the end of a step is a bound, too.
-    begins_step: Vec<bool>,
+    pub(crate) begins_step: Vec<bool>,
+    pub(crate) contention: Option<Contention>,
 }
 
 impl Scaled {
@@ -108,8 +110,10 @@ impl Scaled {
             let has_passed = |bound_ns: &i64| *bound_ns < node.at_ns || *bound_ns == node.at_ns && !is_before;
             of_rank.map_or(0, |bounds| bounds.partition_point(has_passed) as u32)
         };
+        let passed: Vec<u32> = graph.nodes.iter().map(passed).collect();
         Ok(Self {
-            passed: graph.nodes.iter().map(passed).collect(),
+            contention: Contention::of(&graph, ranks.len(), &passed, begins_step.len()),
+            passed,
             comm_of: join.instances.iter().map(|instance| instance.comm_id).collect(),
             steps: common.into_iter().collect(),
             begins_step,
@@ -150,6 +154,10 @@ impl Scaled {
     pub(crate) fn bounds_ns(&self, spans_ns: &[i64]) -> Vec<i64> {
         let mut ends_ns = Vec::new();
         self.graph.replay(spans_ns, &mut ends_ns);
+        if let Some(contention) = &self.contention {
+            let relieved_ns = contention.relieved_ns(&self.graph, spans_ns, &ends_ns);
+            self.graph.replay(&relieved_ns, &mut ends_ns);
+        }
         let mut bounds_ns = vec![0; self.begins_step.len() + 1];
         for ((node, passed), node_end_ns) in self.graph.nodes.iter().zip(&self.passed).zip(ends_ns) {
             if node.kind.is_some() {

@@ -58,6 +58,8 @@ pub struct Stragglers {
     pub lost_time: Vec<LostTimeRow>,
     /// What takes time in it.
     pub lost_time_lines: Vec<LostTimeLineRow>,
+    /// By how much a step is shorter if each all-gather is called with the one before it; `None` without such, or without an account.
+    pub early_gathers_ns: Option<i64>,
     /// Steps and collectives that could not be used, with the reason.
     pub omissions: Vec<OmissionRow>,
 }

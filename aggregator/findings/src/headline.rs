@@ -42,18 +42,19 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
     // The account divides the mean step; what is late in some steps only is no part of their median.
     let step_ns = parts::mean_step_ns(tables).or_else(|| lower_median(steps.map(|b| b.wall_ns)));
     let part = parts::largest(tables);
-    let kind = kind_of((&causes, &suspects), part.as_ref(), (tables, facts));
+    let kind = kind_of((&causes, &suspects), part.as_ref(), (tables, facts), step_ns);
     let row = match kind {
         VerdictKind::Cause => causes.first().copied(),
         VerdictKind::Undecided => suspects.first().copied(),
         VerdictKind::Balanced => most_excess,
         _ => None,
     };
+    let names_ranks = matches!(kind, VerdictKind::Cause | VerdictKind::Undecided);
     let ranks = |rows: &[&StragglerRow]| rows.iter().map(|r| r.rank).collect();
     let mut verdict = Verdict {
         kind,
         causes: ranks(&causes),
-        suspects: ranks(&suspects),
+        suspects: if names_ranks { ranks(&suspects) } else { Vec::new() },
         step_ns,
         together_delay_ns: found.together.map(|all| all.ns),
         together_delay_low_ns: found.together.map(|all| all.interval_ns.0),
@@ -71,7 +72,7 @@ pub fn verdict(tables: &Tables, found: &Found, facts: &Facts, t: &Thresholds) ->
         (VerdictKind::Nothing, _) | (_, None) => nothing(tables, facts),
         (_, Some(row)) => sentence(&verdict, row, rivals.get(1..).unwrap_or_default(), (facts, accumulates), t),
     };
-    if row.is_some() && matches!(kind, VerdictKind::Cause | VerdictKind::Undecided) {
+    if row.is_some() && names_ranks {
         verdict.sentence.push_str(&most_are_slow(&found.usual));
     }
     let level = level(&causes, &facts.identities);
@@ -124,11 +125,15 @@ fn kind_of(
     (causes, suspects): (&[&StragglerRow], &[&StragglerRow]),
     part: Option<&parts::PartOfSteps>,
     (tables, facts): (&Tables, &Facts),
+    step_ns: Option<i64>,
 ) -> VerdictKind {
     let is_whole = facts.missing_ranks.is_empty();
+    // A rank that probably costs little is no headline beside what costs much for certain.
+    let is_much = |row: &&StragglerRow| parts::is_much(row.step_delay_ns, step_ns.unwrap_or(0));
     match () {
         () if !causes.is_empty() => VerdictKind::Cause,
-        () if !suspects.is_empty() => VerdictKind::Undecided,
+        () if suspects.iter().any(is_much) => VerdictKind::Undecided,
+        () if !suspects.is_empty() && part.is_none() => VerdictKind::Undecided,
         () if !judged(tables, facts) => VerdictKind::Nothing,
         () if !is_whole || tables.lost_time.is_empty() => VerdictKind::Undecided,
         () => part.map_or(VerdictKind::Balanced, parts::PartOfSteps::kind),

@@ -13,7 +13,8 @@ kind! {
     /// All-gathers of FSDP are called too late to be hidden.
     ///
     /// In each step, of the device with least: the exposed time of each all-gather, at most the compute since the collective
-    /// before it (`late_ns`). A unit's parameters are known before, so the call could have come with the unit before it.
+    /// before it (`late_ns`). A unit's parameters are known before, so the call could have come with the unit before it. What that
+    /// saves is replayed where the ranks can be.
     LATE_GATHERS: "late-all-gathers", by late_gathers
 }
 
@@ -44,16 +45,27 @@ fn late_gathers(context: &Context<'_>) -> Option<Found> {
     if pct < LATE_PCT {
         return None;
     }
-    let saving_ns = late_ns / steps.max(1);
+    // The replay knows what else the work waits for.
+    let replayed_ns = analysis.facts.early_gathers_ns;
+    let saving_ns = replayed_ns.unwrap_or(late_ns / steps.max(1));
+    let pct = replayed_ns.map_or(pct, |ns| 100.0 * ns as f64 * steps.max(1) as f64 / wall_ns.max(1) as f64);
+    if pct < LATE_PCT {
+        return None;
+    }
     let title = format!(
         "all-gathers of FSDP are called too late to be hidden: {} of a step ({pct:.0} %), most for `{unit}`",
         ns(saving_ns)
     );
-    let evidence = format!(
-        "late_ns of all-gathers, on {}, which has least; threshold {LATE_PCT} % (this program's); each counts at most the compute since \
-         the collective before it, and includes waits for late ranks",
-        place(lane.0, lane.1)
-    );
+    let evidence = match replayed_ns {
+        Some(_) => format!(
+            "a replay in which each all-gather is called with the one before it; threshold {LATE_PCT} % (this program's)"
+        ),
+        None => format!(
+            "late_ns of all-gathers, on {}, which has least; threshold {LATE_PCT} % (this program's); each counts at most the compute \
+             since the collective before it, and includes waits for late ranks",
+            place(lane.0, lane.1)
+        ),
+    };
     let suggestion = "prefetch: FSDP2's set_modules_to_forward_prefetch and set_modules_to_backward_prefetch, FSDP1's forward_prefetch \
                       and backward_prefetch";
     let claim = Claim::new(Quantity::LateGathers, Relation::Exceeds, "exposed_communication");

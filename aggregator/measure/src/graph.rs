@@ -23,9 +23,12 @@ mod build;
 mod calls;
 mod collectives_only;
 pub mod condensed;
+mod contention;
 mod device;
 mod host_only;
+mod input;
 mod nodes;
+mod order;
 #[cfg(test)]
 mod tests;
 mod usual;
@@ -35,6 +38,7 @@ use model::steps::host_windows;
 use trace::rank::Launches;
 
 pub use self::condensed::Condensed;
+use self::contention::Contention;
 pub use self::device::follows;
 pub use self::nodes::{Edge, NO_ROW, Node, NodeKind, RankGraph, Starts};
 
@@ -48,6 +52,7 @@ impl RankGraph {
         let input = if rank.outline.has_device_rows { device::input(rank, launches) } else { host_only::input(rank) };
         let mut graph = build::build(&input?);
         graph.steps = host_windows(&rank.outline.steps);
+        graph.contention = Contention::of(rank);
         Some(graph)
     }
 }

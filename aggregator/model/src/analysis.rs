@@ -69,6 +69,10 @@ pub struct Facts {
     /// A sentence about the communication that only the names of kernels tell. Omitted from the JSON if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub communication_by_name: Option<String>,
+    /// By how much a step would be shorter if each all-gather were called with the one before it, by replay. Omitted from the JSON
+    /// if it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_gathers_ns: Option<i64>,
     /// Files of the run's tables that were not read, by their paths in it: damaged ones, altered ones and those of other runs. Omitted
     /// from the JSON if there are none.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]

@@ -250,6 +250,7 @@ fn judge_ranks<K>(
     tables.lost_time = stragglers.lost_time;
     tables.lost_time_lines = stragglers.lost_time_lines;
     tables.pipeline = stragglers.pipeline;
+    let facts = Facts { early_gathers_ns: stragglers.early_gathers_ns, ..facts };
     let judged = Judged { tables, of_ranks, omissions, clocks, facts, found, of_parts, comm_ids };
     Ok((judged, kept))
 }
@@ -353,6 +354,8 @@ fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, 
         communication: (!options.communication.is_default()).then(|| options.communication.to_string()),
         communication_by_name: by_name_alone(parts.iter().map(|p| &p.communication)),
         left_out_files: info.left_out_files.clone(),
+        // The account knows it.
+        early_gathers_ns: None,
     }
 }
 

@@ -225,6 +225,8 @@ tables! {
         device_ns: i64,
         /// Time by which its work started later than all that it waited for.
         late_ns: i64,
+        /// Time by which its device work took longer because the rank communicated beside it.
+        contended_ns: i64,
     }
 
     /// One row per node of a rank's graph, in an order in which each comes after those that it waits for.

@@ -38,7 +38,7 @@ fn accounted(shape: Shape) -> Accounted {
 
 /// The same by its rows, or by its collectives only.
 fn accounted_by(shape: Shape, has_rows: bool) -> Accounted {
-    let job = Job { steps: 5, layers: 4, host_ranks: 2, ..Job::new(shape, 4) };
+    let job = Job { steps: 6, layers: 4, host_ranks: 2, ..Job::new(shape, 4) };
     let source = SimulatedSource::of(&job, &simulate(&job, 1).unwrap()).unwrap();
     let map = |rank: i32| map_rank(source.load(rank).unwrap(), &Options::default(), None);
     let mut parts: Vec<_> = source.ranks().into_iter().map(map).collect();
@@ -65,7 +65,7 @@ fn the_unchanged_graph_is_the_recording() {
         let bounds_ns = scaled.bounds_ns(&scaled.graph.recorded_ns());
         let mut ends_ns = Vec::new();
         assert_eq!(scaled.graph.replay(&scaled.graph.recorded_ns(), &mut ends_ns), scaled.graph.end_ns, "{shape:?}");
-        assert!(bounds_ns.len() == 6 && bounds_ns.is_sorted(), "{shape:?}: {bounds_ns:?}");
+        assert!(bounds_ns.len() == 7 && bounds_ns.is_sorted(), "{shape:?}: {bounds_ns:?}");
         assert!(*bounds_ns.last().unwrap() <= scaled.graph.end_ns, "{shape:?}: {bounds_ns:?}");
     }
 }
@@ -83,6 +83,32 @@ fn the_run_follows_its_transfers() {
         let lengths_ns = [0.0, 0.5, 1.0, 2.0].map(length_ns);
         assert!(lengths_ns.is_sorted(), "{shape:?}: {lengths_ns:?}");
         assert!(lengths_ns[3] > lengths_ns[2], "{shape:?}: {lengths_ns:?}");
+    }
+}
+
+/// No run is shorter if its collectives block. Ranks that send before they receive then wait for each other for ever.
+#[test]
+fn collectives_that_block_save_nothing() {
+    for (shape, has_rows) in SHAPES.into_iter().flat_map(|shape| [(shape, true), (shape, false)]) {
+        let run = accounted_by(shape, has_rows).run;
+        let spans_ns = run.graph.recorded_ns();
+        let Some(blocked) = run.blocked(4) else {
+            let sends = matches!(shape, Shape::ContextRing(_) | Shape::Halo | Shape::Pipeline { .. });
+            assert!(sends, "{shape:?}");
+            continue;
+        };
+        let [recorded_ns, blocked_ns]: [i64; 2] =
+            [&run, &blocked].map(|run| run.lengths_ns(&spans_ns).into_iter().sum());
+        assert!(blocked_ns >= recorded_ns, "{shape:?}: {blocked_ns} of {recorded_ns}");
+    }
+}
+
+/// The graph is right about steps whose lengths it has not seen.
+#[test]
+fn the_lengths_of_half_of_the_steps_foresee_the_others() {
+    for shape in SHAPES {
+        let foreseen = accounted(shape).lost_time.foreseen.unwrap();
+        assert!(foreseen.is_right(), "{shape:?}: {foreseen:?}");
     }
 }
 

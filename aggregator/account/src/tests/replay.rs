@@ -168,21 +168,6 @@ fn faster_transfers_make_the_step_shorter_where_nothing_hides_them() {
     assert_eq!(lengths, [[110], [120], [150]]);
 }
 
-/// Work for B runs below A. If every collective blocks, it runs after A.
-///
-/// ```text
-///   recorded   ##[AAAA][BB]
-///                ####
-///   blocked    ##[AAAA]####[BB]
-/// ```
-#[test]
-fn without_overlap_work_waits_for_the_collective_before() {
-    let rank = || vec![at(0, 20, 20, 60, None), at(0, 40, 60, 80, None)];
-    let replay = replay(&[rank(), rank()]);
-    let blocked = Change { blocks: true, ..Change::nothing() };
-    assert_eq!((replay.step_lengths_ns(&Change::nothing()), replay.step_lengths_ns(&blocked)), (vec![80], vec![120]));
-}
-
 /// Two steps of one communicator with four buckets of one gradient each, drawn with one gradient each 20 ns, and transfers
 /// of 10 ns + 1 ns a byte.
 fn bucketed(limit: Option<i64>) -> Option<Vec<i64>> {
@@ -221,18 +206,4 @@ fn larger_buckets_start_later_and_pay_the_latency_less_often() {
     assert_eq!(bucketed(Some(20)), Some(vec![260]), "the same buckets");
     assert_eq!(bucketed(Some(50)), Some(vec![260]));
     assert_eq!(bucketed(Some(100)), Some(vec![290]));
-}
-
-/// ```text
-///   recorded      rank 0, 1   ##########[AA]            work that waits for nothing runs below A
-///                                       ######[BB]
-///   blocking                  ##########[AA]######[BB]
-/// ```
-#[test]
-fn blocking_collectives_push_work_behind_them() {
-    let rank = || vec![at(0, 100, 100, 130, None), at(1, 60, 160, 180, None)];
-    let replay = replay(&[rank(), rank()]);
-    assert_eq!(replay.step_lengths_ns(&Change::nothing()), [180]);
-    let blocks = Change { blocks: true, ..Change::nothing() };
-    assert_eq!(replay.blocking().unwrap().step_lengths_ns(&blocks), [210]);
 }

@@ -32,6 +32,11 @@ pub(super) fn mean_step_ns(tables: &Tables) -> Option<i64> {
     tables.lost_time.iter().map(|row| row.ns).sum::<i64>().checked_div(steps.len() as i64)
 }
 
+/// Whether a time is worth a headline.
+pub(super) fn is_much(ns: i64, step_ns: i64) -> bool {
+    100.0 * ns as f64 >= LEAST_PCT * step_ns as f64
+}
+
 /// The part that takes the most of the steps, by enough; `None` where none does, or without an account. Work is none.
 pub(super) fn largest(tables: &Tables) -> Option<PartOfSteps> {
     let step_ns = mean_step_ns(tables)?;

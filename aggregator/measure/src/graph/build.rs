@@ -4,8 +4,7 @@
 //! |---|---|
 //! | its launch | the call, and the usual time from call to start |
 //! | the work before it on its stream | streams are queues |
-//! | the last computation that was launched before it | a guess, for communication |
-//! | communication before a call that lets a stream wait | a guess, for computation |
+//! | computation, or a collective before a call that lets a stream wait | a guess, see [`Order`] |
 //! | the end of work on another stream | times, where nothing else explains the start |
 //! | room on the device | a kernel of another stream fills it until about then |
 //!
@@ -18,9 +17,10 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
-use super::calls::{Call, CallKind, Calls, Work, awaits};
+use super::calls::{Call, CallKind, Work, awaits};
+use super::input::Input;
 use super::nodes::{BETTER_THAN_CHANCE, Edge, NEAR_NS, NO_ROW, NodeKind, RankGraph, SHIFTED_NS};
-use super::usual::Usual;
+use super::order::Order;
 
 /// A start that nothing explains by this much may have waited for room on the device.
 const NO_ROOM_NS: i64 = 25_000;
@@ -42,26 +42,6 @@ const MAY_BE_FULL_NS: i64 = 20_000;
 const FULL_QUEUE: usize = 600;
 /// A call returns this soon after its place in the queue becomes free.
 const QUEUE_RETURNS_NS: i64 = 15_000;
-
-/// The calls and the work that a graph is built from.
-pub(super) struct Input {
-    pub(super) begin_ns: i64,
-    /// When the host did the last that was recorded.
-    pub(super) host_end_ns: i64,
-    pub(super) collectives: usize,
-    /// Begins of steps that do not follow the one before closely, ascending.
-    pub(super) step_starts_ns: Vec<i64>,
-    pub(super) calls: Calls,
-    /// In the order of launches. Work whose call was not recorded comes first.
-    pub(super) works: Vec<Work>,
-    /// Device and number of each stream.
-    pub(super) streams: Vec<(i64, i64)>,
-    pub(super) usual: Usual,
-    /// By how much the times of the host were moved to fit those of the device.
-    pub(super) early_ns: i64,
-    /// Whether the work is that of devices.
-    pub(super) has_device: bool,
-}
 
 /// How often a rule by times found something, and how often it does by chance.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +76,7 @@ pub(super) fn build(input: &Input) -> RankGraph {
     let mut ends: Vec<(i64, u32)> = (0..).zip(&input.works).map(|(at, work)| (work.end_ns, at)).collect();
     ends.sort_unstable();
     let mut rules = Rules::default();
+    let order = Order::of(input);
     loop {
         let mut builder = Builder {
             graph: RankGraph::new(input.begin_ns, input.collectives),
@@ -106,7 +87,7 @@ pub(super) fn build(input: &Input) -> RankGraph {
             last: vec![None; input.streams.len()],
             flights: vec![Vec::new(); input.streams.len()],
             hosts: FxHashMap::default(),
-            lets_wait: false,
+            order: &order,
         };
         builder.run();
         let mut found = builder.rules;
@@ -125,8 +106,6 @@ pub(super) fn build(input: &Input) -> RankGraph {
 struct Last {
     node: u32,
     end_ns: i64,
-    is_comm: bool,
-    called_ns: i64,
 }
 
 struct Builder<'a> {
@@ -143,8 +122,7 @@ struct Builder<'a> {
     flights: Vec<Vec<(i64, u32)>>,
     /// The last node of each chain of threads.
     hosts: FxHashMap<u32, u32>,
-    /// Whether a stream was told to wait since the last launch.
-    lets_wait: bool,
+    order: &'a Order,
 }
 
 impl Builder<'_> {
@@ -155,7 +133,6 @@ impl Builder<'_> {
         for at in 0..self.input.calls.calls.len() {
             let call = self.input.calls.calls[at];
             if call.kind == CallKind::LetWait {
-                self.lets_wait = true;
                 continue;
             }
             let first = next;
@@ -279,7 +256,6 @@ impl Builder<'_> {
     /// The host after a call that launched work.
     fn launch(&mut self, call: &Call, host: u32, works: Range<usize>) -> u32 {
         works.clone().for_each(|work| self.device(work, Some((host, call))));
-        self.lets_wait = false;
         let Some(work) = works.clone().last() else { return host };
         let (copied, stream) = (self.input.works[work], self.input.works[work].stream as usize);
         let end_of = |node: Option<u32>| node.map(|node| (self.graph.nodes[node as usize].end_ns, node));
@@ -316,14 +292,6 @@ impl Builder<'_> {
         match launched {
             // It was launched before the recording began.
             None => causes.launched((0, self.graph.nodes[0].end_ns), start_ns, NEAR_NS),
-            Some((host, call))
-                if work.is_pageable
-                    && call.start_ns <= start_ns
-                    && start_ns <= call.end_ns + NEAR_NS
-                    && !self.follows_its_stream(&work) =>
-            {
-                causes.launched((host, call.start_ns), start_ns, NEAR_NS);
-            }
             Some((host, call)) => {
                 let ready_ns = call.start_ns + self.input.usual.launch_ns[what];
                 causes.launched((host, call.start_ns), ready_ns, self.input.usual.fine_ns[what]);
@@ -333,9 +301,18 @@ impl Builder<'_> {
         if launched.is_none() && self.last[stream].is_some() && self.input.calls.calls.is_empty() {
             causes.found.clear();
         }
-        causes.after(self.last[stream], self.input.usual.stream_ns);
+        if let Some(last) = self.last[stream] {
+            causes.after((last.node, last.end_ns), self.input.usual.stream_ns);
+        }
         if self.input.has_device {
-            self.ordered(&work, &mut causes);
+            self.ordered(at, &mut causes);
+        }
+        if let Some((host, call)) = launched {
+            // It was handed over during a long call.
+            let fine_ns = self.input.usual.fine_ns[what];
+            if start_ns - causes.ready_ns() > fine_ns && start_ns <= call.end_ns + fine_ns {
+                causes.launched((host, call.start_ns), start_ns.min(call.end_ns), fine_ns);
+            }
         }
         if self.input.has_device
             && (launched.is_some() || self.input.calls.calls.is_empty())
@@ -353,25 +330,16 @@ impl Builder<'_> {
             None => self.graph.add(NodeKind::Work, row, at_ns, times, &causes.edges()),
         };
         self.node_of[at] = Some(node);
-        self.last[stream] = Some(Last { node, end_ns: work.end_ns, is_comm: work.is_comm, called_ns });
-    }
-
-    /// Whether a piece of work begins as soon after the one before it on its stream as usual.
-    fn follows_its_stream(&self, work: &Work) -> bool {
-        let gap_ns = self.last[work.stream as usize].map(|last| work.start_ns - last.end_ns);
-        gap_ns.is_some_and(|gap_ns| gap_ns.abs() <= self.input.usual.stream_ns)
+        self.last[stream] = Some(Last { node, end_ns: work.end_ns });
     }
 
     /// Adds the work that a piece of work follows by the usual order of programs.
-    fn ordered(&self, work: &Work, causes: &mut Causes) {
-        let (device, _) = self.input.streams[work.stream as usize];
-        let others = self.last.iter().enumerate().filter(|(stream, _)| *stream != work.stream as usize);
-        let others = others.filter(|(stream, _)| self.input.streams[*stream].0 == device).filter_map(|(_, last)| *last);
-        if work.is_comm {
-            let computed = others.filter(|last| !last.is_comm).max_by_key(|last| last.called_ns);
-            causes.after(computed, self.input.usual.across_ns);
-        } else if self.lets_wait {
-            others.filter(|last| last.is_comm).for_each(|last| causes.after(Some(last), self.input.usual.across_ns));
+    fn ordered(&self, at: usize, causes: &mut Causes) {
+        for before in self.order.before(at) {
+            let end_ns = self.input.works[*before as usize].end_ns;
+            if let Some(node) = self.node_of[*before as usize] {
+                causes.after((node, end_ns), self.input.usual.across_ns);
+            }
         }
     }
 
@@ -436,9 +404,9 @@ impl Causes {
     }
 
     /// The end of other work, if the recording does not contradict that.
-    fn after(&mut self, last: Option<Last>, near_ns: i64) {
-        if let Some(last) = last.filter(|last| last.end_ns <= self.start_ns + 2 * NEAR_NS) {
-            self.add(last.node, last.end_ns, 0, near_ns);
+    fn after(&mut self, (node, end_ns): (u32, i64), near_ns: i64) {
+        if end_ns <= self.start_ns + 2 * NEAR_NS {
+            self.add(node, end_ns, 0, near_ns);
         }
     }
 

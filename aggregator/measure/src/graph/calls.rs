@@ -47,6 +47,7 @@ pub(super) struct Call {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub(super) row: u32,
+    pub(super) name: u32,
     pub(super) start_ns: i64,
     pub(super) end_ns: i64,
     /// Position of its stream among those of the rank.

@@ -82,6 +82,8 @@ pub struct Segment {
     pub device_ns: i64,
     /// The time by which its work started late.
     pub late_ns: i64,
+    /// The time by which its device work took longer because the rank communicated beside it.
+    pub contended_ns: i64,
 }
 
 /// A node that was kept.
@@ -211,6 +213,7 @@ impl Condensed {
                 segment.host_ns += own.host_ns;
                 segment.device_ns += own.device_ns;
                 segment.late_ns += own.late_ns;
+                segment.contended_ns += contended_ns(graph, node);
                 paths.iter_mut().for_each(|path| *path = path.plus(own));
                 let all = if place[node] == NONE { &mut inside } else { &mut found };
                 let begin = all.len();
@@ -290,6 +293,13 @@ pub(super) fn own_length(graph: &RankGraph, node: usize) -> Path {
         NodeKind::Leave => Path { fixed_ns: node.end_ns - ready_ns, ..Path::default() },
         NodeKind::Begin => Path::default(),
     }
+}
+
+/// By how much device work took longer beside communication.
+fn contended_ns(graph: &RankGraph, node: usize) -> i64 {
+    let node = &graph.nodes[node];
+    let of_work = graph.contention.as_ref().filter(|_| node.kind == NodeKind::Work);
+    of_work.map_or(0, |contention| contention.longer_ns(Interval::new(node.begin_ns, node.end_ns)))
 }
 
 /// Of the paths from each node, appends those to `all` that are the longest for some of [`FACTORS`].

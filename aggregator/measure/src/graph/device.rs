@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::build::Input;
 use super::calls::{Calls, Work};
+use super::input::Input;
 use super::usual::Usual;
 use model::intervals::Interval;
 use model::steps::host_windows;
@@ -31,6 +31,7 @@ pub(super) fn input(rank: &RankData, launches: &Launches) -> Option<Input> {
         host_end_ns: host_end_ns(rank)? - early_ns,
         collectives: rank.outline.collectives.len(),
         step_starts_ns: step_starts_ns(rank).into_iter().map(|ns| ns - early_ns).collect(),
+        step_begins_ns: rank.outline.steps.iter().map(|step| step.start_ns - early_ns).collect(),
         calls,
         works,
         streams,
@@ -82,6 +83,7 @@ fn works(rank: &RankData, launches: &Launches, calls: &Calls) -> (Vec<Work>, Vec
         let call = launches.of(events.correlation[row]).and_then(|host| calls.of_row.get(&host)).copied();
         works.push(Work {
             row: row as u32,
+            name: events.name[row],
             start_ns: events.ts_ns[row],
             end_ns: events.end_ns(row),
             stream,

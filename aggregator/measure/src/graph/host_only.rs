@@ -10,9 +10,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::build::Input;
 use super::calls::{Call, CallKind, Calls, Work};
 use super::device::host_end_ns;
+use super::input::Input;
 use super::nodes::{NEAR_NS, NO_ROW};
 use super::usual::Usual;
 use model::intervals::Interval;
@@ -51,6 +51,7 @@ pub(super) fn input(rank: &RankData) -> Option<Input> {
         host_end_ns: host_end_ns(rank)?,
         collectives: rank.outline.collectives.len(),
         step_starts_ns: super::device::step_starts_ns(rank),
+        step_begins_ns: Vec::new(),
         calls: Calls {
             calls: calls.into_iter().map(|(call, _)| call).collect(),
             of_row: FxHashMap::default(),

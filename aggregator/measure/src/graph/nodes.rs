@@ -1,5 +1,6 @@
 //! The nodes of the graph of a rank, and what each waits for.
 
+use super::contention::Contention;
 use model::steps::StepWindow;
 
 /// A start this soon after an end follows from it.
@@ -86,6 +87,8 @@ pub struct RankGraph {
     pub steps: Vec<StepWindow>,
     /// How well it explains what happened.
     pub starts: Starts,
+    /// By how much its computation takes longer beside communication.
+    pub(super) contention: Option<Contention>,
 }
 
 impl RankGraph {

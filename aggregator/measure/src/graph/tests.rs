@@ -121,7 +121,7 @@ fn a_collective_waits_for_computation_and_computation_for_a_collective() {
     let graph = graph(
         Drawn::rank(0)
             .launches(1, ".#.#.#............")
-            .host(Kind::Runtime, "cudaStreamWaitEvent", 1, "......#...........")
+            .host(Kind::Runtime, "cudaStreamWaitEvent", 1, "..#...#...........")
             .launches(4, "........#.........")
             .device(Kind::Kernel, "k", (0, 7), 1, "..####............")
             .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 20), 2, "......######......")
@@ -133,6 +133,59 @@ fn a_collective_waits_for_computation_and_computation_for_a_collective() {
     assert_eq!((graph.nodes[arrive as usize].end_ns, graph.nodes[leave as usize].end_ns), (60_000, 120_000));
     assert_eq!(causes(&graph, NodeKind::Arrive, 6), [(NodeKind::Host, 3), (NodeKind::Work, 6)]);
     assert_eq!(causes(&graph, NodeKind::Work, 16), [(NodeKind::Host, 8), (NodeKind::Work, 8), (NodeKind::Leave, 12)]);
+}
+
+/// `next` waits for one of two collectives: for the one at whose end it begins.
+#[test]
+fn computation_follows_as_many_collectives_as_calls_let_it() {
+    let graph = graph(
+        Drawn::rank(0)
+            .launches(1, ".#...#...#............")
+            .host(Kind::Runtime, "cudaStreamWaitEvent", 1, "....#...#..#..........")
+            .launches(4, ".............#........")
+            .device(Kind::Kernel, "k", (0, 7), 1, "..##..................")
+            .device(Kind::Kernel, "ncclDevKernel_AllGather", (0, 20), 2, "......#########.......")
+            .device(Kind::Kernel, "ncclDevKernel_ReduceScatter", (0, 21), 3, "..........###.........")
+            .device(Kind::Kernel, "next", (0, 7), 4, "...............###....")
+            .collectives("......#########.......")
+            .collectives("..........###........."),
+    );
+    let causes = causes(&graph, NodeKind::Work, 18);
+    assert_eq!(causes, [(NodeKind::Host, 13), (NodeKind::Work, 4), (NodeKind::Leave, 15)]);
+}
+
+/// The stream of `k` was told to wait for the all-gather before the other stream was told to wait for `k`.
+#[test]
+fn a_collective_follows_what_computation_waits_for() {
+    let graph = graph(
+        Drawn::rank(0)
+            .launches(1, ".#...#................")
+            .host(Kind::Runtime, "cudaStreamWaitEvent", 1, "....#..##.............")
+            .launches(3, "..........#...........")
+            .device(Kind::Kernel, "k", (0, 7), 1, "..##..................")
+            .device(Kind::Kernel, "ncclDevKernel_AllGather", (0, 20), 2, "......#########.......")
+            .device(Kind::Kernel, "ncclDevKernel_ReduceScatter", (0, 21), 3, "...............###....")
+            .collectives("......#########.......")
+            .collectives("...............###...."),
+    );
+    let causes = causes(&graph, NodeKind::Arrive, 15);
+    assert_eq!(causes, [(NodeKind::Host, 10), (NodeKind::Work, 4), (NodeKind::Leave, 15)]);
+}
+
+/// `k` takes 4 columns, and 5 beside communication.
+#[test]
+fn computation_takes_longer_beside_communication() {
+    let data = |beside: &str| {
+        let launches = ".#".repeat(10);
+        let rank = Drawn::rank(0).launches(1, &format!("{launches}{}", ".".repeat(60)));
+        let alone = "####.".repeat(6);
+        let rank = rank.device(Kind::Kernel, "k", (0, 7), 1, &format!("{}{alone}{}", ".".repeat(20), beside.repeat(6)));
+        rank.device(Kind::Kernel, "nccl", (0, 20), 90, &format!("{}{}", ".".repeat(50), "#".repeat(36)))
+    };
+    let of = |beside: &str| Contention::of(&drawn(data(beside)));
+    let window = model::intervals::Interval::new(50 * COLUMN_NS, 55 * COLUMN_NS);
+    assert_eq!(of("#####.").map(|contention| contention.longer_ns(window)), Some(COLUMN_NS));
+    assert_eq!(of("####.."), None, "it takes as long as without");
 }
 
 #[test]

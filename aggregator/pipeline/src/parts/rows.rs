@@ -244,9 +244,9 @@ impl PartRows {
 
     fn push_graph(&mut self, rank: i32, graph: &Condensed) {
         self.graph_segments.extend(graph.segments.iter().map(|segment| {
-            let Segment { at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns } = *segment;
+            let Segment { at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns, contended_ns } = *segment;
             let collective = collective.map(u32::cast_signed);
-            GraphSegmentRow { rank, at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns }
+            GraphSegmentRow { rank, at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns, contended_ns }
         }));
         let mut before = 0;
         self.graph_nodes.extend(graph.nodes.iter().map(|node| {
@@ -445,9 +445,19 @@ impl Remaining {
 
     fn graph(&mut self, rank: i32) -> Option<Condensed> {
         let segment = |row: GraphSegmentRow| {
-            let GraphSegmentRow { rank: _, at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns } = row;
+            let GraphSegmentRow {
+                rank: _,
+                at_ns,
+                collective,
+                step,
+                step_end_ns,
+                host_ns,
+                device_ns,
+                late_ns,
+                contended_ns,
+            } = row;
             let collective = collective.map(i32::cast_unsigned);
-            Segment { at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns }
+            Segment { at_ns, collective, step, step_end_ns, host_ns, device_ns, late_ns, contended_ns }
         };
         let mut paths_end = 0;
         let node = |row: GraphNodeRow| {

@@ -1,7 +1,5 @@
 //! Snapshots of the summary of a made-up analysis at common terminal widths, and properties of every summary.
 
-use std::collections::BTreeSet;
-
 use trace::{
     BucketTimingRow, ClockFitRow, CriticalPathRow, FindingRow, InstanceRow, JobPathRow, OmissionRow, PathKind,
     StepBreakdownRow, StragglerRow, Unexplained,
@@ -28,14 +26,8 @@ fn analysis(ranks: i32) -> Analysis {
         collectives: 2 * ranks as u64,
         recorded: 1_234_600,
         dropped: 33,
-        nothing_because: Vec::new(),
-        recording_was_off: Vec::new(),
-        recording_was_cut: Vec::new(),
-        has_device_rows: false,
         selection: Some("--steps 3..5".into()),
-        communication: None,
-        communication_by_name: None,
-        left_out_files: BTreeSet::new(),
+        ..Facts::default()
     };
     let verdict = Verdict {
         kind: VerdictKind::Cause,

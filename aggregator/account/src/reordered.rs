@@ -1,0 +1,125 @@
+//! The run with its calls in another order.
+//!
+//! If every collective blocks its rank, the work that the rank calls after it begins when the rank has left it:
+//!
+//! ```text
+//!   recorded   host    |a|A|b|c|              blocked   host    |a|A|b|c|
+//!              device    #a##b##c#                      device    #a#~~~~~~#b##c#
+//!              A           ~~~~~~~                      A           ~~~~~~~
+//! ```
+//!
+//! If all-gathers are called early, each is called with the one before it of its communicator and step. What it gathers is known by
+//! then, as the parameters of a layer are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use measure::graph::NodeKind;
+use measure::graph::condensed::Path;
+
+use crate::contention::Contention;
+use crate::graph::{Graph, NONE};
+use crate::scaled::Scaled;
+
+impl Scaled {
+    /// The same run with collectives that block; `None` if ranks then wait for each other for ever.
+    pub(crate) fn blocked(&self, ranks: usize) -> Option<Self> {
+        let mut paths = self.graph.all_paths();
+        behind_collectives(&self.graph).into_iter().for_each(|(to, path)| paths[to as usize].push(path));
+        self.with_paths(&paths, ranks)
+    }
+
+    /// The same run with all-gathers that are called early; `None` if it has none that could be. `gathers` says of each instance
+    /// whether it is one.
+    pub(crate) fn with_early_gathers(&self, gathers: &dyn Fn(u32) -> bool, ranks: usize) -> Option<Self> {
+        let mut calls: BTreeMap<(u32, i64), Vec<Gather>> = BTreeMap::new();
+        let mut left: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        for (at, node) in
+            (0..).zip(&self.graph.nodes).filter(|(_, node)| node.instance != NONE && gathers(node.instance))
+        {
+            let of_rank = (node.rank, self.comm_of[node.instance as usize]);
+            match node.kind {
+                Some(NodeKind::Arrive) => {
+                    calls.entry(of_rank).or_default().push(Gather { arrive: at, at_ns: node.at_ns })
+                }
+                Some(NodeKind::Leave) => _ = left.insert((node.rank, node.instance), at),
+                _ => {}
+            }
+        }
+        let mut paths = self.graph.all_paths();
+        let mut is_early = false;
+        for gathers in calls.values_mut() {
+            gathers.sort_by_key(|gather| (gather.at_ns, gather.arrive));
+            for pair in gathers.windows(2) {
+                let [before, gather] = [pair[0].arrive, pair[1].arrive];
+                let of_before = &self.graph.nodes[before as usize];
+                let Some(leave) = left.get(&(of_before.rank, of_before.instance)) else { continue };
+                if self.passed[before as usize] == self.passed[gather as usize] {
+                    paths[gather as usize] = self.graph.paths_to(before as usize).to_vec();
+                    paths[gather as usize].push(Path { from: *leave, ..Path::default() });
+                    is_early = true;
+                }
+            }
+        }
+        if is_early { self.with_paths(&paths, ranks) } else { None }
+    }
+
+    fn with_paths(&self, paths: &[Vec<Path>], ranks: usize) -> Option<Self> {
+        let (graph, order) = self.graph.with_paths(paths)?;
+        let passed: Vec<u32> = order.iter().map(|node| self.passed[*node as usize]).collect();
+        let contention = Contention::of(&graph, ranks, &passed, self.begins_step.len());
+        let (steps, comm_of, begins_step) = (self.steps.clone(), self.comm_of.clone(), self.begins_step.clone());
+        Some(Self { graph, comm_of, passed, steps, begins_step, contention })
+    }
+}
+
+/// The arrival at an all-gather, and when it was called.
+struct Gather {
+    arrive: u32,
+    at_ns: i64,
+}
+
+/// For each path from a host to work that follows calls of collectives, the work from where the rank left these. The work of a rank
+/// without devices is that of its host.
+fn behind_collectives(graph: &Graph) -> Vec<(u32, Path)> {
+    let mut left: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
+    let mut has_device = BTreeSet::new();
+    for (at, node) in (0..).zip(&graph.nodes) {
+        match node.kind {
+            Some(NodeKind::Leave) => left.entry((node.rank, node.segment)).or_default().push(at),
+            Some(NodeKind::Work) => _ = has_device.insert(node.rank),
+            _ => {}
+        }
+    }
+    let mut called: BTreeMap<(u32, u32), Vec<(u32, Path)>> = BTreeMap::new();
+    for (at, node) in (0..).zip(&graph.nodes) {
+        let on_device = has_device.contains(&node.rank);
+        let works = match node.kind {
+            Some(NodeKind::Work) => true,
+            Some(NodeKind::Host | NodeKind::Wait | NodeKind::Arrive) => !on_device,
+            _ => false,
+        };
+        for path in graph.paths_to(at as usize).iter().filter(|_| works) {
+            // A rank that calls a collective right after another one has no host between them.
+            let by_host = matches!(
+                graph.nodes[path.from as usize].kind,
+                Some(NodeKind::Begin | NodeKind::Host | NodeKind::Wait | NodeKind::Arrive)
+            );
+            if by_host {
+                let work = if on_device { Path { device_ns: path.device_ns, ..Path::default() } } else { *path };
+                // The collective that is called at the end of the path does not block it.
+                let from_segment = node.segment + u32::from(node.kind != Some(NodeKind::Arrive));
+                called.entry((node.rank, from_segment)).or_default().push((at, work));
+            }
+        }
+    }
+    // The calls since the work before.
+    let mut since: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut behind = Vec::new();
+    for ((rank, end), work) in called {
+        let begin = since.insert(rank, end).unwrap_or(0);
+        for left in left.range((rank, begin)..(rank, end)).flat_map(|(_, left)| left) {
+            behind.extend(work.iter().map(|(to, path)| (*to, Path { from: *left, ..*path })));
+        }
+    }
+    behind
+}
