@@ -16,7 +16,7 @@ struct Contended {
     ns: i64,
 }
 
-/// What computation loses to communication.
+/// The device work that is slower beside communication, and how long collectives are in flight.
 #[derive(Debug)]
 pub(crate) struct Contention {
     all: Vec<Contended>,

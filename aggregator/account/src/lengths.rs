@@ -35,7 +35,7 @@ pub(crate) struct Lengths {
 impl Lengths {
     pub(crate) fn of(graph: &Graph, places: &Places) -> Self {
         let recorded_ns = graph.recorded_ns();
-        // What ranks lose to communication is not compared: a late rank communicates for less long.
+        // Time lost to communication is left out: a late rank communicates for a shorter time than its peers.
         let own_ns: Vec<i64> = graph.spans.iter().map(|span| span.len_ns - span.contended_ns).collect();
         let sums = Sums::of(&own_ns, places);
         let (typical, steady) = sums.references(places);

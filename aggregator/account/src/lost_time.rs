@@ -319,7 +319,8 @@ fn lines_of_ranks(account: &LostTime, groups: &[Vec<usize>]) -> BTreeMap<usize, 
     of_ranks.into_iter().take(MOST_ALONE).map(|((rank, _), lines)| (rank, lines)).collect()
 }
 
-/// What each step would save if the own work of each of the ranks that are most above what is typical took as long as that.
+/// The savings of single ranks: how much shorter each step is if the own work of one rank takes its typical time. Only ranks far above
+/// that time are replayed.
 struct Alone {
     /// Positions of these ranks, each with what it saves.
     saved_ns: Vec<(usize, Vec<i64>)>,
@@ -354,8 +355,8 @@ impl Alone {
         Self { saved_ns: most.par_iter().map(of_rank).collect(), ranks }
     }
 
-    /// The rank that saves the most in more of few steps than chance explains, and clearly more than any other one. Sums over places do
-    /// not show it where they vary by more than it costs. Of more steps they do, and say whether ranks drift.
+    /// The rank that saves the most in more steps than chance explains, and clearly more than any other rank. It is asked for in few steps
+    /// only, where the noise of sums over places may hide it. In more steps, these sums show it, and whether ranks drift.
     fn saves_most(&self, steps_ns: i64) -> Option<usize> {
         let sum_ns = |(_, saved_ns): &&(usize, Vec<i64>)| saved_ns.iter().sum::<i64>();
         let first = self.saved_ns.iter().max_by_key(sum_ns)?;

@@ -45,6 +45,10 @@ impl Scaled {
                 _ => {}
             }
         }
+        // All paths of the graph are copied below.
+        if calls.values().all(|gathers| gathers.len() < 2) {
+            return None;
+        }
         let mut paths = self.graph.all_paths();
         let mut is_early = false;
         for gathers in calls.values_mut() {

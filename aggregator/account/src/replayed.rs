@@ -155,7 +155,7 @@ impl Replayed {
     pub fn error_ns(&self, different: &Different, steps: usize) -> i64 {
         match self.accounted.as_ref().filter(|_| different.has_same_collectives()) {
             Some(Accounted { lost_time, .. }) => {
-                // What waits for a call is known by the order of calls alone.
+                // Only the order of calls says which work waits for a collective.
                 let of_order = if different.blocks { ERROR_OF_STEP * lost_time.step_ns() as f64 } else { 0.0 };
                 lost_time.unexplained_ns + of_order.round() as i64
             }

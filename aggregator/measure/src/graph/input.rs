@@ -1,4 +1,4 @@
-//! What the graph of a rank is built from.
+//! The input of the graph of a rank.
 
 use super::calls::{Calls, Work};
 use super::usual::Usual;

@@ -1,13 +1,13 @@
-//! What device work follows by the usual order of programs: a guess, because traces do not say what an event recorded.
+//! The order of device work over streams, as programs usually have it. It is a guess, because traces do not say what an event recorded.
 //!
-//! * A collective follows the computation that was launched last before it, and the collectives that computation was told to wait for,
-//!   where nothing else explains its start in most steps.
-//! * Computation follows collectives if calls before its launch let a stream wait: as many streams of collectives as there are
-//!   calls, and of each the collective that was launched last.
+//! * A collective follows the last computation that was launched before it. It also follows the collectives for which that computation
+//!   was told to wait, if nothing else explains its start in most steps.
+//! * Computation follows collectives if calls before its launch let a stream wait. Each call stands for one stream of collectives, and
+//!   the computation follows the last collective that was launched on it.
 //!
-//! A guess that the recording contradicts at a place of the program, because the work began before that ended, is wrong at that place
-//! in all steps: the work followed what was launched one earlier, or one before that. Of more streams than calls, it follows those
-//! that end right before it in most steps, else those that ended first: they would delay it least.
+//! The recording contradicts a guess if the work began before the followed work ended. The guess is then wrong at this place of the
+//! program in all steps, and the launch before the followed one is tried. If there are more streams than calls, the streams count whose
+//! work ends right before the start in most steps. Otherwise those count whose work ended first, because they delay the start least.
 
 use std::cmp::Reverse;
 
@@ -24,7 +24,7 @@ const MOST_STEPS: f64 = 0.9;
 /// All computation of a device counts as one stream.
 const COMPUTATION: u32 = u32::MAX;
 
-/// For each piece of work, what it follows.
+/// For each piece of work, the work that it follows.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     of_work: Vec<u32>,
@@ -32,7 +32,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// What a piece of work follows, by position.
+    /// The positions of the work that a piece of work follows.
     pub(super) fn before(&self, work: usize) -> &[u32] {
         let end = |at: usize| self.ends.get(at).map_or(0, |end| *end as usize);
         &self.of_work[work.checked_sub(1).map_or(0, end)..end(work)]
@@ -76,7 +76,7 @@ impl Order {
     }
 }
 
-/// The place of each piece of work in the program: the how manyth of its name on its stream in its step.
+/// The place of each piece of work in the program: its number among the work of the same name on its stream in its step.
 fn places(input: &Input) -> Vec<u32> {
     let mut counts: FxHashMap<(u32, u32), (usize, u32)> = FxHashMap::default();
     let mut places: FxHashMap<(u32, u32, u32), u32> = FxHashMap::default();
@@ -101,7 +101,7 @@ struct Guess {
     launched: u32,
     /// How many streams it follows.
     waits: u32,
-    /// What else it follows ended then.
+    /// The end of all other work that it follows.
     ready_ns: i64,
 }
 
@@ -133,7 +133,7 @@ impl Fits {
     }
 }
 
-/// What was launched on each stream of a device, by position.
+/// The positions of the work that was launched on each stream of a device.
 struct Streams<'a> {
     input: &'a Input,
     /// Whether the calls that let streams wait were recorded.
