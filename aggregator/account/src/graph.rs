@@ -95,15 +95,17 @@ pub(crate) struct Graph {
 struct Draft {
     node: Node,
     end_ns: i64,
-    paths: Vec<Path>,
+    paths: Paths,
 }
 
-impl Draft {
-    /// The latest end of what it waits for, as recorded.
-    fn ready_ns(&self, end_ns: impl Fn(u32) -> i64) -> Option<i64> {
-        let of_path = |path: &Path| end_ns(path.from) + path.host_ns + path.device_ns + path.late_ns + path.fixed_ns;
-        self.paths.iter().map(of_path).max()
-    }
+/// Where the paths to a node are. Those of the ranks are most of the memory of a graph, so they are not copied before the order is
+/// known.
+#[derive(Clone, Copy)]
+enum Paths {
+    /// In the graph of the rank: those to the node at this position.
+    OfRank(u32),
+    /// In [`Builder::joining`].
+    Joining { from: u32, to: u32 },
 }
 
 impl Graph {
@@ -115,10 +117,17 @@ impl Graph {
         instances: &[Joined],
         (global, error_ns): ClocksOfRanks<'_>,
     ) -> Option<Self> {
-        let (drafts, spans, firsts, collectives) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let errors_ns = (0..ranks.len()).map(|rank| error_ns(rank).unwrap_or(0).max(CLOCKS_NS));
-        let errors_ns = errors_ns.collect();
-        let mut builder = Builder { drafts, spans, firsts, collectives, errors_ns, barriers: (0, 0), ranks };
+        let mut builder = Builder {
+            drafts: Vec::new(),
+            joining: Vec::new(),
+            spans: Vec::new(),
+            firsts: Vec::new(),
+            collectives: Vec::new(),
+            errors_ns: errors_ns.collect(),
+            barriers: (0, 0),
+            ranks,
+        };
         (0..ranks.len()).for_each(|rank| builder.add_rank(rank, global));
         let unknown = of_unknown_ranks(instances, ranks.len());
         let joined = (0..).zip(instances).filter(|(_, instance)| !unknown.contains(&instance.comm_id));
@@ -180,20 +189,15 @@ impl Graph {
         }
     }
 
-    /// The paths to each node.
-    pub(crate) fn all_paths(&self) -> Vec<Vec<Path>> {
-        (0..self.nodes.len()).map(|node| self.paths_to(node).to_vec()).collect()
-    }
-
-    /// The graph with other paths to its nodes, and where each node was before; `None` if nodes then wait for each other.
-    pub(crate) fn with_paths(&self, paths: &[Vec<Path>]) -> Option<(Self, Vec<u32>)> {
-        let order = order(paths.len(), &|node| &paths[node])?;
-        let mut place = vec![NONE; paths.len()];
-        (0..).zip(&order).for_each(|(at, node)| place[*node as usize] = at);
-        let (mut nodes, mut placed) = (Vec::with_capacity(paths.len()), Vec::new());
+    /// The graph with other paths to some nodes, and where each node was before; `None` if nodes then wait for each other.
+    pub(crate) fn with_paths(&self, changed: &BTreeMap<u32, Vec<Path>>) -> Option<(Self, Vec<u32>)> {
+        let paths_to = |node: usize| changed.get(&(node as u32)).map_or(self.paths_to(node), Vec::as_slice);
+        let order = order(self.nodes.len(), |node| paths_to(node).iter().map(|path| path.from))?;
+        let place = places(&order);
+        let (mut nodes, mut placed) = (Vec::with_capacity(order.len()), Vec::new());
         for node in &order {
             let moved = |path: &Path| Path { from: place[path.from as usize], ..*path };
-            placed.extend(paths[*node as usize].iter().map(moved));
+            placed.extend(paths_to(*node as usize).iter().map(moved));
             nodes.push(Node { paths_end: placed.len() as u32, ..self.nodes[*node as usize] });
         }
         Some((Self { nodes, spans: self.spans.clone(), paths: placed, end_ns: self.end_ns }, order))
@@ -229,6 +233,8 @@ fn length_ns(path: &Path, factors: [f64; 3]) -> i64 {
 
 struct Builder<'a> {
     drafts: Vec<Draft>,
+    /// The paths by which ranks are joined.
+    joining: Vec<Path>,
     spans: Vec<Span>,
     /// For each rank, the position of its first node.
     firsts: Vec<u32>,
@@ -261,8 +267,7 @@ impl Builder<'_> {
             let (kind, segment) = (Some(kept.kind), first_span + 3 * kept.segment);
             let (instance, at_ns, own) = (NONE, kept.at_ns, NONE);
             let node = Node { kind, rank: rank as u32, instance, at_ns, segment, own, rest_ns: 0, paths_end: 0 };
-            let paths = graph.paths_to(at).iter().map(|path| Path { from: first + path.from, ..*path }).collect();
-            self.drafts.push(Draft { node, end_ns: global(rank, kept.end_ns), paths });
+            self.drafts.push(Draft { node, end_ns: global(rank, kept.end_ns), paths: Paths::OfRank(at as u32) });
         }
         self.collectives.push(graph.collectives());
     }
@@ -297,7 +302,7 @@ impl Builder<'_> {
                 let awaited: Vec<u32> = arrivals.filter(|arrive| ended_ns(self, *arrive) <= end_ns).collect();
                 let at = self.segment_of(*rank, *leave);
                 let node = self.transfer((position, *rank as u32, at), end_ns, &awaited);
-                self.drafts[*leave as usize].paths = vec![after(node)];
+                self.drafts[*leave as usize].paths = self.after(&[node]);
             }
             return;
         }
@@ -309,8 +314,9 @@ impl Builder<'_> {
             let at = self.segment_of(rank, leave);
             let len_ns = (draft.end_ns - ended_ns).max(0);
             let own = self.add_span(SpanKind::Leaving, rank as u32, at, len_ns);
+            let paths = self.after(&[node]);
             let draft = &mut self.drafts[leave as usize];
-            (draft.node.own, draft.paths) = (own, vec![after(node)]);
+            (draft.node.own, draft.paths) = (own, paths);
         }
     }
 
@@ -324,25 +330,48 @@ impl Builder<'_> {
         let end_ns = end_ns.max(begin_ns);
         let own = self.add_span(SpanKind::Transfer, rank, at, end_ns - begin_ns);
         let node = Node { kind: None, rank, instance, at_ns: 0, segment: NONE, own, rest_ns: 0, paths_end: 0 };
-        self.drafts.push(Draft { node, end_ns, paths: awaited.iter().map(|arrive| after(*arrive)).collect() });
+        let paths = self.after(awaited);
+        self.drafts.push(Draft { node, end_ns, paths });
         self.drafts.len() as u32 - 1
     }
 
+    /// Paths on which nothing takes time.
+    fn after(&mut self, nodes: &[u32]) -> Paths {
+        let from = self.joining.len() as u32;
+        self.joining.extend(nodes.iter().map(|node| Path { from: *node, ..Path::default() }));
+        Paths::Joining { from, to: self.joining.len() as u32 }
+    }
+
+    fn paths_to(&self, draft: &Draft) -> impl Iterator<Item = Path> {
+        let (first, paths) = match draft.paths {
+            Paths::Joining { from, to } => (0, &self.joining[from as usize..to as usize]),
+            Paths::OfRank(at) => {
+                let rank = draft.node.rank as usize;
+                (self.firsts[rank], self.ranks[rank].paths_to(at as usize))
+            }
+        };
+        paths.iter().map(move |path| Path { from: first + path.from, ..*path })
+    }
+
     /// Sorts nodes so that each comes after those that it waits for.
-    fn in_order(self) -> Option<Graph> {
-        let Self { drafts, spans, .. } = self;
-        let order = order(drafts.len(), &|node| &drafts[node].paths)?;
-        let mut place = vec![NONE; drafts.len()];
-        (0..).zip(&order).for_each(|(at, draft)| place[*draft as usize] = at);
-        let ready_ns = |draft: &Draft| draft.ready_ns(|from| drafts[from as usize].end_ns);
-        let origin_ns = drafts.iter().map(|draft| draft.end_ns).min()?;
-        let mut graph = Graph { nodes: Vec::with_capacity(drafts.len()), spans, paths: Vec::new(), end_ns: 0 };
+    fn in_order(mut self) -> Option<Graph> {
+        let order = order(self.drafts.len(), |node| self.paths_to(&self.drafts[node]).map(|path| path.from))?;
+        let place = places(&order);
+        let origin_ns = self.drafts.iter().map(|draft| draft.end_ns).min()?;
+        let spans = std::mem::take(&mut self.spans);
+        let paths = (0..self.drafts.len()).map(|node| self.paths_to(&self.drafts[node]).count()).sum();
+        let (nodes, paths) = (Vec::with_capacity(order.len()), Vec::with_capacity(paths));
+        let mut graph = Graph { nodes, spans, paths, end_ns: 0 };
         for draft in order {
-            let draft = &drafts[draft as usize];
+            let draft = &self.drafts[draft as usize];
             let own_ns = graph.spans.get(draft.node.own as usize).map_or(0, |span| span.len_ns);
-            let rest_ns = draft.end_ns - own_ns - ready_ns(draft).unwrap_or(origin_ns);
-            let placed = |path: &Path| Path { from: place[path.from as usize], ..*path };
-            graph.paths.extend(draft.paths.iter().map(placed));
+            let mut ready_ns = None;
+            for path in self.paths_to(draft) {
+                let from_ns = self.drafts[path.from as usize].end_ns;
+                ready_ns = ready_ns.max(Some(from_ns + length_ns(&path, [1.0; 3])));
+                graph.paths.push(Path { from: place[path.from as usize], ..path });
+            }
+            let rest_ns = draft.end_ns - own_ns - ready_ns.unwrap_or(origin_ns);
             graph.nodes.push(Node { rest_ns, paths_end: graph.paths.len() as u32, ..draft.node });
             graph.end_ns = graph.end_ns.max(draft.end_ns - origin_ns);
         }
@@ -362,25 +391,20 @@ fn of_unknown_ranks(instances: &[Joined], ranks: usize) -> BTreeSet<i64> {
     counts.into_iter().filter(|(_, (lack, all))| 4 * lack > *all).map(|(comm_id, _)| comm_id).collect()
 }
 
-/// A path on which nothing takes time.
-fn after(from: u32) -> Path {
-    Path { from, ..Path::default() }
-}
-
 /// An order in which each node comes after those that it waits for; `None` if some wait for each other.
-fn order<'a>(nodes: usize, paths_to: &dyn Fn(usize) -> &'a [Path]) -> Option<Vec<u32>> {
-    let mut waiting: Vec<u32> = (0..nodes).map(|node| paths_to(node).len() as u32).collect();
+fn order<P: Iterator<Item = u32>>(nodes: usize, awaited: impl Fn(usize) -> P) -> Option<Vec<u32>> {
+    let mut waiting: Vec<u32> = (0..nodes).map(|node| awaited(node).count() as u32).collect();
     let mut first = vec![0_u32; nodes + 1];
-    for path in (0..nodes).flat_map(paths_to) {
-        first[path.from as usize + 1] += 1;
+    for from in (0..nodes).flat_map(&awaited) {
+        first[from as usize + 1] += 1;
     }
     (1..first.len()).for_each(|at| first[at] += first[at - 1]);
     let mut followers = vec![0_u32; *first.last()? as usize];
     let mut next = first.clone();
     for node in 0..nodes {
-        for path in paths_to(node) {
-            followers[next[path.from as usize] as usize] = node as u32;
-            next[path.from as usize] += 1;
+        for from in awaited(node) {
+            followers[next[from as usize] as usize] = node as u32;
+            next[from as usize] += 1;
         }
     }
     let mut ready: VecDeque<u32> = (0..nodes as u32).filter(|node| waiting[*node as usize] == 0).collect();
@@ -395,4 +419,11 @@ fn order<'a>(nodes: usize, paths_to: &dyn Fn(usize) -> &'a [Path]) -> Option<Vec
         }
     }
     (order.len() == nodes).then_some(order)
+}
+
+/// The place of each node in an order.
+fn places(order: &[u32]) -> Vec<u32> {
+    let mut places = vec![NONE; order.len()];
+    (0..).zip(order).for_each(|(at, node)| places[*node as usize] = at);
+    places
 }

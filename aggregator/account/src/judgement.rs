@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use trace::{StandsOn, Verdict};
 
 use crate::classify::{Case, Judged, Occasion, SlowPart};
-use crate::lost_time::{Group, LostTime};
+use crate::lost_time::{Group, Line, LostTime};
 use crate::measured::Measured;
 use crate::prices::Cost;
 use crate::scaled::Unaccounted;
@@ -95,7 +95,9 @@ type Order = (bool, bool, i64);
 fn of_ranks(lost_time: &LostTime) -> Vec<(usize, &Group, Option<Cost>)> {
     let mut of_ranks: BTreeMap<usize, (Order, &Group, Option<Cost>)> = BTreeMap::new();
     for group in lost_time.groups.iter().filter(|group| lost_time.is_named(group) || lost_time.is_suspected(group)) {
-        for (line, rank) in group.lines.iter().flat_map(|line| line.ranks.iter().map(move |rank| (line, rank))) {
+        let lines =
+            group.lines.iter().filter(|line| lost_time.is_named(group) || may_cost_much(line, group, lost_time));
+        for (line, rank) in lines.flat_map(|line| line.ranks.iter().map(move |rank| (line, rank))) {
             let order = (lost_time.is_named(group), group.steps.is_none(), line.alone.map_or(0, |cost| cost.ns));
             if of_ranks.get(rank).is_none_or(|(known, ..)| order > *known) {
                 of_ranks.insert(*rank, (order, group, line.alone));
@@ -107,6 +109,13 @@ fn of_ranks(lost_time: &LostTime) -> Vec<(usize, &Group, Option<Cost>)> {
         of_lines.or(cost)
     };
     of_ranks.into_iter().map(|(rank, (_, group, cost))| (rank, group, of_rank(rank, group, cost))).collect()
+}
+
+/// Whether a line of a group that is suspected may cost much itself, or behind the others.
+fn may_cost_much(line: &Line, group: &Group, lost_time: &LostTime) -> bool {
+    let alone_ns: i64 = group.lines.iter().filter_map(|line| line.alone).map(|cost| cost.ns).sum();
+    let hide_each_other = 2 * alone_ns < group.together.ns;
+    hide_each_other || line.alone.is_none_or(|cost| lost_time.is_much(cost.high_ns))
 }
 
 fn slow_part(group: &Group, cost: Cost, steps: usize) -> SlowPart {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use measure::graph::Condensed;
 use measure::own_time::OwnTime;
-use model::stats::at_least;
+use model::stats::{at_least, student_quantile};
 use rayon::prelude::*;
 use topology::join::Join;
 use topology::{ClockError, ToGlobal};
@@ -144,8 +144,8 @@ const LEAST_ALONE: f64 = 0.005;
 const AS_SLOW: f64 = 0.5;
 /// If ranks vary by this share of a step, one that is late in most steps may still cost nothing.
 const VARIES: f64 = 0.25;
-/// A rank saves the most by chance with at most this probability, and so many times as much as the next one.
-const SAVES_MOST_BY_CHANCE: f64 = 0.002;
+/// Ranks save the most by chance with at most this probability, and so many times as much as the next one.
+const SAVES_MOST_BY_CHANCE: f64 = 0.0035;
 const CLEARLY: f64 = 2.0;
 /// Of the lines of a group, and of all ranks, so many are mended alone.
 const MOST_ALONE: usize = 64;
@@ -208,8 +208,8 @@ fn lost_time(
     let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
     let steps_ns: i64 = recorded_ns.iter().sum();
     let alone = Alone::of(run, lengths, ranks);
-    let saves_most = alone.saves_most(steps_ns);
-    let is_shown: Vec<bool> = (0..ranks).map(|rank| is_shown[rank] || saves_most == Some(rank)).collect();
+    let save_most = alone.save_most(steps_ns);
+    let is_shown: Vec<bool> = (0..ranks).map(|rank| is_shown[rank] || save_most.contains(&rank)).collect();
     let found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns), &is_shown).lines();
     let mut lines = pruned(run, lengths, found, steps_ns);
     let slow = SlowTransfers::of(lengths, places, join);
@@ -255,7 +255,7 @@ fn lost_time(
     let gathers = |instance: u32| join.instances[instance as usize].op == Op::AllGather;
     account.early_gathers = run.with_early_gathers(&gathers, ranks).map(|early| {
         let early_ns = early.lengths_ns(&lengths.recorded_ns);
-        Cost::of(inner(&less(&recorded_ns, &early_ns)), false, account.step_ns(), 0.0)
+        Cost::of_inner(&less(&recorded_ns, &early_ns), account.step_ns(), 0.0)
     });
     add_groups(&mut account, (&lines, &groups), &mut prices, &|line| units(line, places, &slow));
     account
@@ -275,8 +275,10 @@ fn add_groups(
         let is = |is_pattern: fn(&Pattern) -> bool| set.iter().all(|at| is_pattern(&lines[*at].what.pattern));
         let is_counted = is(|pattern| matches!(pattern, Pattern::Single(_)));
         // A pattern of some steps may be in the first or the last one.
-        let steps = if is(|pattern| *pattern == Pattern::Every) { inner(&saved_ns) } else { &saved_ns };
-        let cost = Cost::of(steps, is_counted, step_ns, unexplained);
+        let cost = match is(|pattern| *pattern == Pattern::Every) {
+            true => Cost::of_inner(&saved_ns, step_ns, unexplained),
+            false => Cost::of(&saved_ns, is_counted, step_ns, unexplained),
+        };
         // The graph does not hold all that waits for a slow transfer, so all of its excess may delay the steps.
         let transfers_ns = set.iter().map(|at| prices.excess_of_transfers_ns(*at)).sum::<i64>();
         let high_ns = transfers_ns / saved_ns.len().max(1) as i64;
@@ -355,21 +357,43 @@ impl Alone {
         Self { saved_ns: most.par_iter().map(of_rank).collect(), ranks }
     }
 
-    /// The rank that saves the most in more steps than chance explains, and clearly more than any other rank. It is asked for in few steps
-    /// only, where the noise of sums over places may hide it. In more steps, these sums show it, and whether ranks drift.
-    fn saves_most(&self, steps_ns: i64) -> Option<usize> {
-        let sum_ns = |(_, saved_ns): &&(usize, Vec<i64>)| saved_ns.iter().sum::<i64>();
-        let first = self.saved_ns.iter().max_by_key(sum_ns)?;
-        if first.1.len() >= SHAPED_STEPS {
-            return None;
-        }
-        let others = || self.saved_ns.iter().filter(|(rank, _)| *rank != first.0);
-        let next_ns = others().map(|of| sum_ns(&of)).max().unwrap_or(0).max(0);
-        let is_most = |step: &usize| first.1[*step] > others().map(|(_, of)| of[*step]).max().unwrap_or(0).max(0);
-        let steps = (0..first.1.len()).filter(is_most).count();
-        let chance = self.ranks as f64 * at_least(steps, first.1.len(), 1.0 / self.ranks as f64);
-        let is_clear = sum_ns(&first) as f64 >= (CLEARLY * next_ns as f64).max(LEAST_OF_LINE * steps_ns as f64);
-        (is_clear && chance < SAVES_MOST_BY_CHANCE).then_some(first.0)
+    /// The ranks that clearly save more than all others, in more steps than chance explains, or by more than steps vary. They are asked
+    /// for in few steps only, where the noise of sums over places may hide them. In more steps, these sums show them, and whether ranks
+    /// drift.
+    fn save_most(&self, steps_ns: i64) -> Vec<usize> {
+        let sum_ns = |of: &(usize, Vec<i64>)| of.1.iter().sum::<i64>() as f64;
+        let mut ranks: Vec<&(usize, Vec<i64>)> = self.saved_ns.iter().collect();
+        ranks.sort_by(|a, b| sum_ns(b).total_cmp(&sum_ns(a)));
+        let steps = ranks.first().map_or(0, |first| first.1.len());
+        let is_clear = |count: &usize| {
+            let next_ns = ranks.get(*count).map_or(0.0, |next| sum_ns(next)).max(0.0);
+            sum_ns(ranks[count - 1]) >= (CLEARLY * next_ns).max(LEAST_OF_LINE * steps_ns as f64)
+        };
+        let most = ranks.len().min(self.ranks / 2);
+        let Some(count) = (1..=most).rev().find(is_clear).filter(|_| steps < SHAPED_STEPS) else { return Vec::new() };
+        let (first, others) = ranks.split_at(count);
+        let apart_ns = |of: &[i64]| -> Vec<f64> {
+            let other_ns = |step: usize| others.iter().map(|other| other.1[step]).max().unwrap_or(0).max(0);
+            (0..steps).map(|step| (of[step] - other_ns(step)) as f64).collect()
+        };
+        let is_no_chance = |of: &&&(usize, Vec<i64>)| {
+            let apart_ns = apart_ns(&of.1);
+            let above = apart_ns.iter().filter(|ns| **ns > 0.0).count();
+            let by_chance = self.ranks as f64 * at_least(above, steps, 1.0 / (self.ranks - count + 1) as f64);
+            by_chance < SAVES_MOST_BY_CHANCE || self.is_far_from_zero(&apart_ns)
+        };
+        first.iter().filter(is_no_chance).map(|of| of.0).collect()
+    }
+
+    /// Whether all steps are alike, and their mean is above zero, by Student's t for the best of all ranks. Two or three ranks do not show
+    /// whether ranks usually differ by as much.
+    fn is_far_from_zero(&self, by_step: &[f64]) -> bool {
+        let n = by_step.len() as f64;
+        let mean = by_step.iter().sum::<f64>() / n;
+        let variance = by_step.iter().map(|ns| (ns - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+        let t = student_quantile(SAVES_MOST_BY_CHANCE / self.ranks as f64, n - 1.0).abs();
+        let are_alike = by_step.iter().all(|ns| 2.0 * ns >= mean);
+        self.ranks > 3 && n >= 3.0 && are_alike && mean > t * (variance / n).sqrt()
     }
 
     /// Costs and slowdowns of the ranks.
@@ -380,7 +404,7 @@ impl Alone {
         (account.alone, account.slowdown) = (vec![None; self.ranks], vec![1.0; self.ranks]);
         for (rank, saved_ns) in self.saved_ns {
             let left_ns = inner_ns - inner(&saved_ns).iter().sum::<i64>();
-            account.alone[rank] = Some(Cost::of(inner(&saved_ns), false, step_ns, unexplained));
+            account.alone[rank] = Some(Cost::of_inner(&saved_ns, step_ns, unexplained));
             account.slowdown[rank] = inner_ns as f64 / left_ns.max(1) as f64;
         }
     }
@@ -539,15 +563,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_that_saves_the_most_in_every_step_is_no_chance() {
+    fn ranks_that_save_the_most_in_every_step_are_no_chance() {
         let of = |third_ns: [i64; 4]| {
             let saved_ns = vec![(0, vec![5, 0, 8, 0]), (3, third_ns.to_vec()), (6, vec![4, 9, 7, 4])];
-            Alone { saved_ns, ranks: 8 }.saves_most(2_000)
+            Alone { saved_ns, ranks: 8 }.save_most(2_000)
         };
-        assert_eq!(of([30, 25, 40, 20]), Some(3));
-        assert_eq!(of([30, 25, 40, 2]), None, "in three steps of four, it may be chance");
-        assert_eq!(of([6, 10, 9, 5]), None, "others save nearly as much");
+        assert_eq!(of([30, 25, 40, 20]), [3]);
+        assert_eq!(of([30, 25, 40, 2]), [0; 0], "in three steps of four, it may be chance");
+        assert_eq!(of([6, 10, 9, 5]), [0; 0], "others save nearly as much");
         let long_steps = Alone { saved_ns: vec![(3, vec![30, 25, 40, 20])], ranks: 8 };
-        assert_eq!(long_steps.saves_most(20_000), None, "it is too little");
+        assert_eq!(long_steps.save_most(20_000), [0; 0], "it is too little");
+        let few = |second_ns: [i64; 3]| {
+            Alone { saved_ns: vec![(0, vec![90, 95, 80]), (2, second_ns.to_vec())], ranks: 4 }.save_most(2_000)
+        };
+        assert_eq!(few([40, 41, 40]), [2], "the steps hardly vary");
+        assert_eq!(few([30, 41, 50]), [0; 0]);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::graph::SpanKind;
 use crate::lengths::Lengths;
 use crate::lines::FoundLine;
-use crate::scaled::Scaled;
+use crate::scaled::{Scaled, inner};
 use model::stats::student_quantile;
 
 /// Up to so many groups, shares are over all orders.
@@ -108,15 +108,29 @@ impl Cost {
         let series: Vec<f64> = saved_ns.iter().map(|ns| *ns as f64).collect();
         let mean = series.iter().sum::<f64>() / series.len().max(1) as f64;
         let (low, high) = if is_counted { (mean, mean) } else { interval(&series, mean) };
-        let error = ERROR_OF_STEP * step_ns as f64 + (ERROR_OF_COST + unexplained) * mean.abs();
+        let error = error_ns(mean, step_ns, unexplained);
         let rounded = |ns: f64| ns.round() as i64;
         Self { ns: rounded(mean), low_ns: rounded(low - error), high_ns: rounded(high + error) }
+    }
+
+    /// The same of what lasts over all steps, without the first and the last one. If the others save for certain, these count for the
+    /// upper end: what a host loses that runs ahead of its device delays the last step.
+    pub(crate) fn of_inner(saved_ns: &[i64], step_ns: i64, unexplained: f64) -> Self {
+        let cost = Self::of(inner(saved_ns), false, step_ns, unexplained);
+        let mean = saved_ns.iter().sum::<i64>() as f64 / saved_ns.len().max(1) as f64;
+        let high_ns = (mean + error_ns(mean, step_ns, unexplained)).round() as i64;
+        Self { high_ns: if cost.low_ns > 0 { cost.high_ns.max(high_ns) } else { cost.high_ns }, ..cost }
     }
 
     /// The mean of a series of steps, and its interval.
     pub fn of_series(by_step: &[i64]) -> Self {
         Self::of(by_step, false, 0, 0.0)
     }
+}
+
+/// By how much a replay may miss a mean cost.
+fn error_ns(mean_ns: f64, step_ns: i64, unexplained: f64) -> f64 {
+    ERROR_OF_STEP * step_ns as f64 + (ERROR_OF_COST + unexplained) * mean_ns.abs()
 }
 
 /// The 95 % interval of the mean of steps: block bootstrap, widened as Student's t is; of less than four steps, their range.

@@ -23,9 +23,11 @@ use crate::scaled::Scaled;
 impl Scaled {
     /// The same run with collectives that block; `None` if ranks then wait for each other for ever.
     pub(crate) fn blocked(&self, ranks: usize) -> Option<Self> {
-        let mut paths = self.graph.all_paths();
-        behind_collectives(&self.graph).into_iter().for_each(|(to, path)| paths[to as usize].push(path));
-        self.with_paths(&paths, ranks)
+        let mut changed: BTreeMap<u32, Vec<Path>> = BTreeMap::new();
+        for (to, path) in behind_collectives(&self.graph) {
+            changed.entry(to).or_insert_with(|| self.graph.paths_to(to as usize).to_vec()).push(path);
+        }
+        self.with_paths(&changed, ranks)
     }
 
     /// The same run with all-gathers that are called early; `None` if it has none that could be. `gathers` says of each instance
@@ -45,12 +47,7 @@ impl Scaled {
                 _ => {}
             }
         }
-        // All paths of the graph are copied below.
-        if calls.values().all(|gathers| gathers.len() < 2) {
-            return None;
-        }
-        let mut paths = self.graph.all_paths();
-        let mut is_early = false;
+        let mut changed: BTreeMap<u32, Vec<Path>> = BTreeMap::new();
         for gathers in calls.values_mut() {
             gathers.sort_by_key(|gather| (gather.at_ns, gather.arrive));
             for pair in gathers.windows(2) {
@@ -58,17 +55,17 @@ impl Scaled {
                 let of_before = &self.graph.nodes[before as usize];
                 let Some(leave) = left.get(&(of_before.rank, of_before.instance)) else { continue };
                 if self.passed[before as usize] == self.passed[gather as usize] {
-                    paths[gather as usize] = self.graph.paths_to(before as usize).to_vec();
-                    paths[gather as usize].push(Path { from: *leave, ..Path::default() });
-                    is_early = true;
+                    let mut paths = self.graph.paths_to(before as usize).to_vec();
+                    paths.push(Path { from: *leave, ..Path::default() });
+                    changed.insert(gather, paths);
                 }
             }
         }
-        if is_early { self.with_paths(&paths, ranks) } else { None }
+        if changed.is_empty() { None } else { self.with_paths(&changed, ranks) }
     }
 
-    fn with_paths(&self, paths: &[Vec<Path>], ranks: usize) -> Option<Self> {
-        let (graph, order) = self.graph.with_paths(paths)?;
+    fn with_paths(&self, changed: &BTreeMap<u32, Vec<Path>>, ranks: usize) -> Option<Self> {
+        let (graph, order) = self.graph.with_paths(changed)?;
         let passed: Vec<u32> = order.iter().map(|node| self.passed[*node as usize]).collect();
         let contention = Contention::of(&graph, ranks, &passed, self.begins_step.len());
         let (steps, comm_of, begins_step) = (self.steps.clone(), self.comm_of.clone(), self.begins_step.clone());

@@ -10,6 +10,7 @@ mod noise;
 mod occasional;
 mod oracles;
 mod pipelines;
+mod planted;
 mod properties;
 mod replay;
 mod stages;

@@ -33,9 +33,8 @@ const CALL_NS: i64 = 3_000_000;
 pub(super) fn input(rank: &RankData) -> Option<Input> {
     let (begin_ns, _) = rank.outline.recorded_ns.filter(|_| !rank.outline.collectives.is_empty())?;
     let main = main_thread(rank);
-    let (mut works, streams) = works(rank);
-    let on_main = streams.get(&main).copied();
-    let waits = waits(rank, main, &works, on_main);
+    let (mut works, streams) = works(rank, main);
+    let waits = waits(rank, main, &works, streams.threads);
     let launches = (0..).zip(&works).map(|(at, work)| (call(CallKind::Launch, (called_ns(work), called_ns(work))), at));
     let mut calls: Vec<(Call, u32)> = launches.chain(waits).collect();
     // Works are in the order of their calls, which a stable sort keeps.
@@ -58,7 +57,7 @@ pub(super) fn input(rank: &RankData) -> Option<Input> {
             quiet: Vec::new(),
         },
         works,
-        streams: vec![(0, 0); streams.len()],
+        streams: vec![(0, 0); streams.all as usize],
         usual: Usual { launch_ns: [0; 2], fine_ns: [CALL_NS; 2], stream_ns: CALL_NS, across_ns: CALL_NS },
         early_ns: 0,
         has_device: false,
@@ -83,8 +82,15 @@ fn main_thread(rank: &RankData) -> i64 {
     operators.into_iter().max_by_key(|(thread, count)| (*count, *thread)).map_or(NONE, |(thread, _)| thread)
 }
 
-/// The collectives in the order of their calls, and the streams: threads, or communicators where the threads are unknown.
-fn works(rank: &RankData) -> (Vec<Work>, FxHashMap<i64, u32>) {
+/// The numbers of streams. The threads of communication come first, or communicators where threads are unknown. What the main thread
+/// carries out has a stream of its own, because messages that it sends and receives do not wait for each other.
+struct Streams {
+    threads: u32,
+    all: u32,
+}
+
+/// The collectives in the order of their calls, and their streams.
+fn works(rank: &RankData, main: i64) -> (Vec<Work>, Streams) {
     let events = &rank.events;
     let rows: FxHashMap<i64, u32> = (0..events.len()).map(|row| (events.id[row], row as u32)).collect();
     let called = called(rank);
@@ -94,16 +100,19 @@ fn works(rank: &RankData) -> (Vec<Work>, FxHashMap<i64, u32>) {
         let Some((start_ns, end_ns)) = row.start_ns().zip(row.end_ns()) else { continue };
         let event = row.event_id().and_then(|id| rows.get(&id)).copied();
         let thread = event.map(|row| events.thread[row as usize]).filter(|thread| *thread != NONE);
-        let next = streams.len() as u32;
         let called_ns = called_ns.filter(|called_ns| *called_ns <= start_ns);
         // What is sent is ready at the call. The row may begin when the receiver has it already, where threads lack cores.
         let is_send = row.op == Op::Send;
         let start_ns = called_ns.filter(|_| is_send).unwrap_or(start_ns);
+        let is_on_main = thread == Some(main);
+        let next = streams.len() as u32;
+        let thread =
+            if is_on_main { None } else { Some(*streams.entry(thread.unwrap_or(row.comm_id)).or_insert(next)) };
         works.push(Work {
             row: event.unwrap_or(NO_ROW),
             start_ns,
             end_ns: if is_send { end_ns.min(start_ns + SENT_NS) } else { end_ns },
-            stream: *streams.entry(thread.unwrap_or(row.comm_id)).or_insert(next),
+            stream: thread.unwrap_or(u32::MAX),
             is_comm: true,
             called_ns,
             collective: Some(at),
@@ -111,7 +120,11 @@ fn works(rank: &RankData) -> (Vec<Work>, FxHashMap<i64, u32>) {
         });
     }
     works.sort_by_key(|work| (called_ns(work), work.start_ns, work.collective));
-    (works, streams)
+    let threads = streams.len() as u32;
+    let own = threads..;
+    works.iter_mut().filter(|work| work.stream == u32::MAX).zip(own).for_each(|(work, own)| work.stream = own);
+    let all = works.iter().map(|work| work.stream + 1).max().unwrap_or(0).max(threads);
+    (works, Streams { threads, all })
 }
 
 /// When each collective was called. Where the trace does not say so, the calls of its kind are in the same order.
@@ -160,8 +173,8 @@ fn kind_of_call(name: &str) -> Option<usize> {
 }
 
 /// The waits of the main thread, each with the work that it waits for.
-fn waits(rank: &RankData, main: i64, works: &[Work], on_main: Option<u32>) -> Vec<(Call, u32)> {
-    let is_on_main = |work: &Work| Some(work.stream) == on_main;
+fn waits(rank: &RankData, main: i64, works: &[Work], threads: u32) -> Vec<(Call, u32)> {
+    let is_on_main = |work: &Work| work.stream >= threads;
     let mut ends: Vec<(i64, u32)> =
         (0..).zip(works).filter(|(_, work)| !is_on_main(work)).map(|(at, work)| (work.end_ns, at)).collect();
     ends.sort_unstable();

@@ -133,18 +133,18 @@ impl Fits {
     }
 }
 
-/// The positions of the work that was launched on each stream of a device.
+/// The positions of the work that was launched on each stream of each device.
 struct Streams<'a> {
     input: &'a Input,
     /// Whether the calls that let streams wait were recorded.
     has_waits: bool,
-    launched: FxHashMap<(i64, u32), Vec<u32>>,
+    launched: FxHashMap<i64, FxHashMap<u32, Vec<u32>>>,
 }
 
 impl Streams<'_> {
     fn at(&self, guess: &Guess, earlier: usize) -> Option<u32> {
         let at = (guess.launched as usize).checked_sub(earlier + 1)?;
-        self.launched.get(&(guess.device, guess.stream))?.get(at).copied()
+        self.launched.get(&guess.device)?.get(&guess.stream)?.get(at).copied()
     }
 
     /// The guesses of all work, by its position.
@@ -166,18 +166,18 @@ impl Streams<'_> {
     fn add(&mut self, work: u32, waits: u32, guesses: &mut Vec<Guess>) -> u32 {
         let Work { is_comm, stream, called_ns, .. } = self.input.works[work as usize];
         let (device, _) = self.input.streams[stream as usize];
-        let others = self.launched.iter().filter(|((of, other), _)| *of == device && *other != stream);
-        let followed = others.filter(|((_, other), _)| is_comm || *other != COMPUTATION);
+        let on_device = self.launched.entry(device).or_default();
+        let followed = on_device.iter().filter(|(other, _)| **other != stream && (is_comm || **other != COMPUTATION));
         let streams = if is_comm && !self.has_waits { 1 } else { waits };
         let ended_ns = |stream: u32| {
-            let last = self.launched.get(&(device, stream)).and_then(|launched| launched.last());
+            let last = on_device.get(&stream).and_then(|launched| launched.last());
             last.map_or(i64::MIN, |last| self.input.works[*last as usize].end_ns)
         };
         // A collective follows another one only if nothing else explains its start.
         let called_ns = called_ns.map_or(i64::MIN, |called_ns| called_ns + self.input.usual.launch_ns[0]);
         let other_ns = if is_comm { called_ns.max(ended_ns(stream)).max(ended_ns(COMPUTATION)) } else { i64::MIN / 2 };
         if streams > 0 {
-            guesses.extend(followed.map(|((_, stream), launched)| Guess {
+            guesses.extend(followed.map(|(stream, launched)| Guess {
                 work,
                 stream: *stream,
                 device,
@@ -187,7 +187,7 @@ impl Streams<'_> {
             }));
         }
         let own = if is_comm { stream } else { COMPUTATION };
-        self.launched.entry((device, own)).or_default().push(work);
+        on_device.entry(own).or_default().push(work);
         // One of the calls is that of the collective.
         if is_comm { waits.saturating_sub(1) } else { 0 }
     }
