@@ -335,6 +335,8 @@ vocabularies! {
         Host = "host",
         /// All ranks with one or several models of device, and no others.
         DeviceModel = "device_model",
+        /// All ranks of one or several racks, switches, or other places that a file names, and no others.
+        Place = "place",
         /// The communication of a communicator.
         Communicator = "communicator",
         /// The communication of one rank.

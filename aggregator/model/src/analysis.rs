@@ -1,12 +1,13 @@
 //! The result of an analysis: one plain value that every renderer prints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 pub use trace::Tables;
 use trace::{FindingRow, Level, OmissionKind, Reason, StandsOn, Text, Word, worst_omission};
 
 use crate::claim::Claim;
+use crate::places;
 
 /// The result of an analysis. Each table is sorted as its field states. Times of day are global ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -98,6 +99,9 @@ pub struct RankIdentity {
     /// if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles: Option<String>,
+    /// Racks, switches and other places by the file of `--places`: `{"rack": "r0"}`. Omitted from the JSON if empty.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub places: places::OfRank,
     /// File of the trace; for a run, its files of `events`.
     pub file: Option<String>,
 }

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod options;
 pub mod parts_of_step;
 pub mod peaks;
+pub mod places;
 pub mod protobuf;
 pub mod rank_order;
 pub mod scope;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use regex::Regex;
 
@@ -9,6 +10,7 @@ use crate::MAX_RANKS;
 use crate::clock_choice::Choice;
 use crate::communication::Communication;
 use crate::limits::Limits;
+use crate::places::Places;
 use crate::thresholds::Thresholds;
 
 /// Options of an analysis.
@@ -36,6 +38,8 @@ pub struct Options {
     pub thresholds: Thresholds,
     /// Limits of the findings.
     pub limits: Limits,
+    /// Where ranks are: racks, switches. Default: what the recording says.
+    pub places: Option<Arc<Places>>,
 }
 
 impl Options {

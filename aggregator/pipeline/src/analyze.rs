@@ -31,10 +31,11 @@ use model::Error;
 use model::analysis::{Analysis, Facts, Tables};
 use model::intervals::Interval;
 use model::options::Options;
+use model::places::Places;
 use model::selection::require_any;
 use model::source::{Source, SourceInfo};
 use model::thresholds::Thresholds;
-use model::units::omission;
+use model::units::{omission, ranks_named};
 use model::{Instance, RankOutline};
 use topology::communicators::communicators;
 use topology::rank_groups::rank_groups;
@@ -219,6 +220,7 @@ fn judge_ranks<K>(
 
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
     omissions.extend(unlisted_ranks(&facts));
+    omissions.extend(unplaced_ranks(&facts, options.places.as_deref()));
     let of_parts = OfRanks::of(&parts, &of_ranks.step_breakdown);
     let comm_ids = parts.iter().flat_map(|part| part.outline.comm_ids.clone()).collect();
     let mut tables = Tables {
@@ -332,7 +334,7 @@ fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, 
         world_size,
         missing_ranks: missing_ranks(world_size.unwrap_or(0), &ranks),
         ranks,
-        identities: parts.iter().map(|part| identity(part, breakdown)).collect(),
+        identities: parts.iter().map(|part| identity(part, breakdown, options.places.as_deref())).collect(),
         hosts: hosts.into_iter().map(String::from).collect(),
         steps: steps.into_iter().collect(),
         events: parts.iter().map(|p| p.rows).sum(),
@@ -374,6 +376,15 @@ fn unlisted_ranks(facts: &Facts) -> Option<OmissionRow> {
     (missing > facts.missing_ranks.len() as i64).then(|| {
         OmissionRow::note("missing ranks", format!("only the first {MAX_MISSING} of them are listed")).amount(missing)
     })
+}
+
+/// The ranks that the file of `--places` does not name.
+fn unplaced_ranks(facts: &Facts, places: Option<&Places>) -> Option<OmissionRow> {
+    let file = &places?.file;
+    let unplaced = facts.identities.iter().filter(|identity| identity.places.is_empty());
+    let unplaced: Vec<i32> = unplaced.map(|identity| identity.rank).collect();
+    let why = format!("{file} names neither them nor their hosts: {}", ranks_named(&unplaced));
+    (!unplaced.is_empty()).then(|| OmissionRow::left_out("places of ranks", why).amount(unplaced.len() as i64))
 }
 
 /// The reasons in the counters of empty sources, if no rank recorded anything.

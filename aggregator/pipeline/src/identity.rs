@@ -6,10 +6,11 @@ use trace::{StepBreakdownRow, StragglerRow, Text};
 
 use measure::part::RankPart;
 use model::analysis::RankIdentity;
+use model::places::{OfRank, Places};
 
 /// The identity of the rank of a part. Its device is the only one with work of the rank, or else the only one of the process.
 /// `breakdown` are the rows of all ranks, in the order of ranks.
-pub(super) fn identity(part: &RankPart, breakdown: &[StepBreakdownRow]) -> RankIdentity {
+pub(super) fn identity(part: &RankPart, breakdown: &[StepBreakdownRow], places: Option<&Places>) -> RankIdentity {
     let info = &part.outline.info;
     let first = breakdown.partition_point(|row| row.rank < info.rank);
     let of_rank = breakdown[first..].iter().take_while(|row| row.rank == info.rank);
@@ -27,6 +28,7 @@ pub(super) fn identity(part: &RankPart, breakdown: &[StepBreakdownRow]) -> RankI
         device_name: text(device.and_then(|device| device.name.as_ref())),
         device_uuid: text(device.and_then(|device| device.uuid.as_ref())),
         roles: text(info.roles.as_ref()),
+        places: places.map_or(OfRank::new(), |places| places.of(info.rank, Some(info.host.as_str()))),
         file: Some(info.file.to_string()).filter(|file| !file.is_empty()),
     }
 }
@@ -62,7 +64,7 @@ mod tests {
             let row = |rank, device_id| StepBreakdownRow { rank, device_id: Some(device_id), ..Default::default() };
             let rows = worked.iter().map(|id| row(3, *id));
             let rows: Vec<_> = [row(2, 8)].into_iter().chain(rows).chain([row(4, 9)]).collect();
-            let identity = identity(&part(visible), &rows);
+            let identity = identity(&part(visible), &rows, None);
             (identity.device_id, identity.device_uuid)
         };
         assert_eq!(device(&[2], &[0, 1, 2]), (Some(2), Some("GPU-2".into())), "other devices are only visible");

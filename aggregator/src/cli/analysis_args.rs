@@ -8,7 +8,7 @@ use trace::terminal::{self, Form};
 
 use crate::cli::output::text_output;
 use crate::cli::output::{colour, width};
-use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
+use crate::cli::scope_args::{CommunicationArguments, PlaceArguments, ScopeArguments};
 use crate::cli::thresholds::ThresholdArguments;
 use measure::reduced::Reduced;
 use model::Error;
@@ -31,6 +31,8 @@ pub(super) struct AnalysisArguments {
     #[arg(long, value_name = "REGEX")]
     sequences_of: Option<Regex>,
     #[command(flatten)]
+    places: PlaceArguments,
+    #[command(flatten)]
     thresholds: ThresholdArguments,
 }
 
@@ -42,6 +44,7 @@ impl AnalysisArguments {
             sequences_of: self.sequences_of.clone(),
             thresholds: self.thresholds.thresholds(),
             communication: self.communication.rule(),
+            places: self.places.places.clone(),
             ..self.scope.options()
         }
     }

@@ -13,7 +13,7 @@ use crate::cli::input::{InputArguments, input_help, open, open_one_of_several};
 use crate::cli::output::with_bar;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, write_file};
-use crate::cli::scope_args::{CommunicationArguments, ScopeArguments};
+use crate::cli::scope_args::{CommunicationArguments, PlaceArguments, ScopeArguments};
 use crate::render::{report, report_with};
 use ::diff::Method;
 use formats::input::{Input, expand_all, resolve};
@@ -47,6 +47,8 @@ pub struct Arguments {
     /// Use only the time inside host ranges whose name matches.
     #[arg(long, value_name = "REGEX")]
     range: Option<Regex>,
+    #[command(flatten)]
+    places: PlaceArguments,
 }
 
 /// Runs the command.
@@ -54,6 +56,7 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     let mut options = Options {
         range: arguments.range.clone(),
         communication: arguments.communication.rule(),
+        places: arguments.places.places.clone(),
         ..arguments.scope.options()
     };
     let settings = Settings {

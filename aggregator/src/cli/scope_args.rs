@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use clap::Args;
 use regex::Regex;
@@ -9,6 +10,7 @@ use regex::Regex;
 use model::clock_choice::Choice;
 use model::communication::{Communication, Counted};
 use model::options::{Options, TimeBound, parse_ranks, parse_steps};
+use model::places::Places;
 
 /// Options that change which device work is communication.
 #[derive(Clone, Debug, Args)]
@@ -30,6 +32,15 @@ impl CommunicationArguments {
 
 fn counted(text: &str) -> Result<Counted, regex::Error> {
     if text == "hta" { Ok(Counted::Hta) } else { Regex::new(text).map(Counted::Matching) }
+}
+
+/// Where ranks are.
+#[derive(Debug, Args)]
+pub(super) struct PlaceArguments {
+    /// Read from this file where hosts or ranks are, to find out whether the slow ranks share a rack, a switch or a rail: CSV
+    /// whose first column is host or rank, or SLURM's topology.conf.
+    #[arg(long, value_name = "FILE", value_parser = |path: &str| Places::read(path).map(Arc::new))]
+    pub(super) places: Option<Arc<Places>>,
 }
 
 /// The selected part of a run.

@@ -35,11 +35,22 @@ pub(super) fn level(causes: &[&StragglerRow], identities: &[RankIdentity]) -> Op
     })
 }
 
-/// Hosts, or models of device.
+/// The name of a rank's place of a kind.
+fn name<'a>(identity: &'a RankIdentity, level: Level, kind: &str) -> Option<&'a String> {
+    match level {
+        Level::Host => identity.host.as_ref(),
+        Level::DeviceModel => identity.device_name.as_ref(),
+        _ => identity.places.get(kind),
+    }
+}
+
+/// Hosts, models of device, or what a file says that ranks share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// [`Level::Host`] or [`Level::DeviceModel`].
+    /// [`Level::Host`], [`Level::DeviceModel`] or [`Level::Place`].
     pub(super) level: Level,
+    /// `host`, `GPU model`, `rack`.
+    kind: String,
     /// In the order of their ranks.
     names: Vec<String>,
 }
@@ -48,8 +59,9 @@ impl Place {
     /// The place all of whose ranks these are, and no others. `ranks` ascend. Several places are one only if each has several ranks:
     /// else the ranks say as much.
     pub(crate) fn of(ranks: &[i32], identities: &[RankIdentity]) -> Option<Self> {
-        let shared = |level: Level, place: fn(&RankIdentity) -> Option<&String>| {
-            let known: Vec<(i32, &String)> = identities.iter().filter_map(|i| Some((i.rank, place(i)?))).collect();
+        let shared = |level: Level, kind: &str| {
+            let known = identities.iter().filter_map(|identity| Some((identity.rank, name(identity, level, kind)?)));
+            let known: Vec<(i32, &String)> = known.collect();
             let mut names: Vec<&String> = Vec::new();
             for (_, name) in known.iter().filter(|(rank, _)| ranks.binary_search(rank).is_ok()) {
                 if !names.contains(name) {
@@ -60,23 +72,25 @@ impl Place {
             let has_several = |name: &&String| known.iter().filter(|(_, other)| other == name).count() > 1;
             let is_place = names.len() == 1 || names.iter().all(has_several);
             let is_whole = sharing == ranks && sharing.len() < known.len();
-            (is_place && is_whole).then(|| Self { level, names: names.into_iter().cloned().collect() })
+            let names = names.into_iter().cloned().collect();
+            (is_place && is_whole).then(|| Self { level, kind: kind.into(), names })
         };
         // Hosts that are the only ones with their model of device are slow by that.
-        let model = shared(Level::DeviceModel, |i| i.device_name.as_ref());
-        let places = [model, shared(Level::Host, |i| i.host.as_ref())];
-        places.into_iter().flatten().min_by_key(|place| place.names.len() > 1)
+        let places = [shared(Level::DeviceModel, "GPU model"), shared(Level::Host, "host")];
+        let kinds: BTreeSet<&String> = identities.iter().flat_map(|identity| identity.places.keys()).collect();
+        let named = kinds.into_iter().map(|kind| shared(Level::Place, kind));
+        places.into_iter().chain(named).flatten().min_by_key(|place| place.names.len() > 1)
     }
 
     /// `HOST node1`, `HOSTS node1, node2`.
     pub(super) fn title(&self) -> String {
-        let what = if self.level == Level::Host { "HOST" } else { "GPU MODEL" };
-        format!("{what}{} {}", self.plural().to_uppercase(), self.listed())
+        format!("{}{} {}", self.kind.to_uppercase(), self.plural().to_uppercase(), self.listed())
     }
 
     /// `all the ranks of host node1`.
     pub(crate) fn all_ranks(&self) -> String {
-        let what = if self.level == Level::Host { "of host" } else { "with devices of the model" };
+        let what =
+            if self.level == Level::DeviceModel { "with devices of the model" } else { &format!("of {}", self.kind) };
         format!("all the ranks {what}{} {}", self.plural(), self.listed())
     }
 
@@ -151,6 +165,22 @@ mod tests {
         let rows: Vec<StragglerRow> = [2, 3].map(|rank| StragglerRow { rank, ..StragglerRow::default() }).into();
         let found = level(&rows.iter().collect::<Vec<_>>(), &identities).unwrap();
         assert_eq!((found.level, title(&found)), (Level::DeviceModel, Some("GPU MODEL H200".into())));
+    }
+
+    #[test]
+    fn slow_ranks_share_a_rack_that_a_file_names() {
+        let identity = |rank: i32| RankIdentity {
+            rank,
+            host: Some(format!("n{}", rank / 2)),
+            places: [("rack".into(), format!("r{}", rank / 4)), ("rail".into(), format!("{}", rank % 2))].into(),
+            ..RankIdentity::default()
+        };
+        let identities: Vec<RankIdentity> = (0..8).map(identity).collect();
+        let of = |ranks: &[i32]| Place::of(ranks, &identities).map(|place| (place.title(), place.all_ranks()));
+        assert_eq!(of(&[4, 5, 6, 7]), Some(("RACK r1".into(), "all the ranks of rack r1".into())));
+        assert_eq!(of(&[1, 3, 5, 7]), Some(("RAIL 1".into(), "all the ranks of rail 1".into())));
+        assert_eq!(of(&[4, 5]).unwrap().0, "HOST n2");
+        assert_eq!(of(&[4, 5, 6]), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use model::Error;
 use model::communication::{Communication, Counted};
 use model::limits::Limits;
 use model::options::Options;
+use model::places::Places;
 use model::source::SourceInfo;
 use model::thresholds::Thresholds;
 
@@ -92,6 +94,7 @@ struct StoredOptions {
     sequences_of: Option<String>,
     thresholds: Thresholds,
     limits: Limits,
+    places: Option<Places>,
 }
 
 impl StoredOptions {
@@ -109,6 +112,7 @@ impl StoredOptions {
             sequences_of,
             thresholds,
             limits,
+            places,
         } = options;
         for (option, bound) in [("from", from), ("to", to)] {
             if let Some(bound) = bound {
@@ -133,6 +137,7 @@ impl StoredOptions {
             sequences_of: text(sequences_of),
             thresholds: *thresholds,
             limits: *limits,
+            places: places.as_deref().cloned(),
         })
     }
 
@@ -154,6 +159,7 @@ impl StoredOptions {
             sequences_of: regex(&self.sequences_of)?,
             thresholds: self.thresholds,
             limits: self.limits,
+            places: self.places.clone().map(Arc::new),
         })
     }
 }
