@@ -52,8 +52,10 @@ impl Places {
     /// The places of a rank: those of its host, and its own.
     pub fn of(&self, rank: i32, host: Option<&str>) -> OfRank {
         // Some schedulers write the full name of a host, and others the short one.
-        let short = |host: &'_ str| host.split('.').next().unwrap_or_default().to_string();
-        let of_host = host.and_then(|host| self.of_host.get(host).or_else(|| self.of_host.get(&short(host))));
+        let of_host = host.and_then(|host| {
+            let short = host.split('.').next().unwrap_or(host);
+            self.of_host.get(host).or_else(|| self.of_host.get(short))
+        });
         let mut places = of_host.cloned().unwrap_or_default();
         places.extend(self.of_rank.get(&rank).cloned().unwrap_or_default());
         places

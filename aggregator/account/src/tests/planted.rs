@@ -337,8 +337,8 @@ fn is_right(name: &str, delay: Delay, recorded: &Recorded, (from, before): (&Pat
     is_right
 }
 
-/// Delays of 5 and 20 % of a step, in each rank of each set. Those that are not found cost 2 to 5 % of a step in four steps whose ranks
-/// vary as much, or 3 % behind another rank that is slow.
+/// A delay of 10 % of a step, in each rank of each set. It is not found where it costs little in the first or the last of four steps,
+/// because the recording cuts these.
 #[test]
 #[ignore = "reads real traces"]
 fn delays_planted_into_real_traces_are_found() {
@@ -348,13 +348,12 @@ fn delays_planted_into_real_traces_are_found() {
     let sets: Vec<_> = nd.into_iter().chain(others.map(|name| (name, folder(name)))).collect();
     let of_set = |(name, from): &(&str, std::path::PathBuf)| {
         let (recorded, before) = (Recorded::of(from), judged(from));
-        let delays = [0.05, 0.2].into_iter();
-        let delays = delays.flat_map(|share| (0..recorded.ranks.len()).map(move |rank| Delay { rank, share }));
+        let delays = (0..recorded.ranks.len()).map(|rank| Delay { rank, share: 0.1 });
         let right: Vec<bool> = delays.map(|delay| is_right(name, delay, &recorded, (from, &before))).collect();
         (right.iter().filter(|right| **right).count(), right.len())
     };
     let counts: Vec<(usize, usize)> = sets.par_iter().map(of_set).collect();
     let (right, all) = counts.iter().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
     println!("right: {right} of {all}: {counts:?}");
-    assert!(all == 108 && right >= 101);
+    assert!(all == 54 && right >= 52);
 }
