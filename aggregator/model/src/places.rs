@@ -15,7 +15,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// A larger file is no list of hosts.
+/// Larger files are refused.
 const MOST_BYTES: u64 = 64 << 20;
 /// A list of hosts stands for at most so many.
 const MOST_HOSTS: usize = 1 << 20;

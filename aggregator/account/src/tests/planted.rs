@@ -44,7 +44,7 @@ struct Delay {
     share: f64,
 }
 
-/// What a delay costs per step by the replay, and the same of the step.
+/// The cost of a delay per step by the replay, and the mean length of a step with it.
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     cost_ns: i64,
@@ -66,7 +66,7 @@ struct Shifts(Vec<Shift>);
 const ROUNDED_NS: i64 = 2;
 
 impl Shifts {
-    /// What is between two times is shifted like the nearer one, so a delay begins in the middle of the stretch that has it.
+    /// A time between two of these is shifted like the nearer one, so a delay begins in the middle of its stretch.
     fn moved_ns(&self, ns: i64) -> i64 {
         let next = self.0.partition_point(|shift| shift.at_ns + ROUNDED_NS < ns);
         let Some(after) = self.0.get(next).or(self.0.last()) else { return ns };
@@ -311,15 +311,14 @@ fn is_found(row: &StragglerRow) -> bool {
     is_named(row) || row.verdict == Verdict::Undecided && row.stands_on.is_some()
 }
 
-/// Plants a delay, and says whether what is said about it is right: a delay that costs 2 % of a step is named, with its cost, and no
-/// other rank is.
+/// Plants a delay, and checks the verdict: a rank that costs 2 % of a step is named, with its cost, and no other rank is.
 fn is_right(name: &str, delay: Delay, recorded: &Recorded, (from, before): (&Path, &[StragglerRow])) -> bool {
     let to = tempfile::tempdir().unwrap();
     let truth = recorded.plant(&[delay], from, to.path());
     let after = judged(to.path());
     let rank = recorded.ranks[delay.rank].outline.info.rank;
     let row = after.iter().find(|row| row.rank == rank).unwrap();
-    // What the rank cost before comes to it.
+    // The rank may have cost something before.
     let cost_ns = truth.cost_ns + before.iter().find(|row| row.rank == rank).map_or(0, |row| row.step_delay_ns);
     let is_close = (row.step_delay_ns - cost_ns).abs() <= (cost_ns / 10).max(truth.step_ns / 100);
     let is_much = 50 * truth.cost_ns >= truth.step_ns;
