@@ -391,7 +391,7 @@ impl Alone {
         let n = by_step.len() as f64;
         let mean = by_step.iter().sum::<f64>() / n;
         let variance = by_step.iter().map(|ns| (ns - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-        let t = student_quantile(SAVES_MOST_BY_CHANCE / self.ranks as f64, n - 1.0).abs();
+        let t = student_quantile(SAVES_MOST_BY_CHANCE / self.ranks as f64, n - 1.0);
         let are_alike = by_step.iter().all(|ns| 2.0 * ns >= mean);
         self.ranks > 3 && n >= 3.0 && are_alike && mean > t * (variance / n).sqrt()
     }

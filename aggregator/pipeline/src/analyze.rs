@@ -236,7 +236,7 @@ fn judge_ranks<K>(
     let own_time = own_time::of_run(waiting.own_time(&mut omissions));
 
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
-    let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
+    let error_ns = |rank: i32, device: bool| clocks.error_ns(rank, device);
     let clocks_of = (&to_global as topology::ToGlobal<'_>, &error_ns as topology::ClockError<'_>);
     let (mut stragglers, kept) =
         account::reduce_replayed(own_time, instances, clocks_of, waiting.on_paths(), &options.thresholds, keep);
@@ -303,12 +303,6 @@ fn to_global_time(tables: &mut Tables, clocks: &Clocks) {
     tables.memory_curve.iter_mut().for_each(|row| row.ts_ns = clocks.global(row.rank, false, row.ts_ns));
 }
 
-/// The error of global times of a rank's host or device clock, at 95 %; `None` if it is unknown.
-fn error_ns(clocks: &Clocks, rank: i32, device: bool) -> Option<i64> {
-    let row = clocks.row(rank, device).or(clocks.row(rank, false))?;
-    Some(row.error_ns?.max(row.bias_ns?))
-}
-
 /// The critical path of the job, of the own time of all its ranks.
 pub fn job_critical_path(
     parts: &[OwnTime],
@@ -317,7 +311,7 @@ pub fn job_critical_path(
     thresholds: &Thresholds,
 ) -> Vec<JobPathRow> {
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
-    let error_ns = |rank: i32, device: bool| error_ns(clocks, rank, device);
+    let error_ns = |rank: i32, device: bool| clocks.error_ns(rank, device);
     critical_path_of_job(&own_time::of_run(parts.to_vec()), instances, (&to_global, &error_ns), thresholds)
 }
 

@@ -161,12 +161,6 @@ struct Recorded {
     run: Scaled,
 }
 
-/// The error of global times of a rank, at 95 %.
-fn error_ns(clocks: &Clocks, rank: i32, device: bool) -> Option<i64> {
-    let row = clocks.row(rank, device).or(clocks.row(rank, false))?;
-    Some(row.error_ns?.max(row.bias_ns?))
-}
-
 /// The own time of all ranks, their matched collectives, and their clocks.
 fn aligned(source: &dyn Source) -> (Vec<OwnTime>, Vec<Instance>, Clocks) {
     let options = Options::default();
@@ -197,8 +191,8 @@ impl Recorded {
         let parts = by_rank(&own_time);
         let join = Join::of(&parts, instances, &to_global);
         let condensed: Vec<&Condensed> = condensed.iter().collect();
-        let run = Scaled::of(&condensed, &parts, &join, (&to_global, &|rank, device| error_ns(&clocks, rank, device)))
-            .unwrap();
+        let error_ns = |rank: i32, device: bool| clocks.error_ns(rank, device);
+        let run = Scaled::of(&condensed, &parts, &join, (&to_global, &error_ns)).unwrap();
         Self { ranks, graphs, run }
     }
 
@@ -207,23 +201,21 @@ impl Recorded {
         self.graphs[..rank].iter().map(|graph| 3 * (graph.nodes.len() + graph.steps.len())).sum()
     }
 
-    /// Replays the delays, and writes files with the new times.
-    fn plant(&self, delays: &[Delay], from: &Path, to: &Path) -> Truth {
+    /// Replays the delay, and writes files with the new times.
+    fn plant(&self, delay: Delay, from: &Path, to: &Path) -> Truth {
         let recorded_ns = self.run.graph.recorded_ns();
         let before_ns = self.run.lengths_ns(&recorded_ns);
         let step_ns = before_ns.iter().sum::<i64>() / before_ns.len() as i64;
         let mut now_ns = recorded_ns.clone();
-        for delay in delays {
-            let graph = &self.graphs[delay.rank];
-            for step in graph.steps.iter().filter(|step| self.run.steps.contains(&step.step)) {
-                let is_of_step = |at: &usize| {
-                    let at_ns = graph.nodes[*at].at_ns;
-                    step.window.start_ns < at_ns && at_ns <= step.window.end_ns
-                };
-                let spans = (0..graph.nodes.len()).filter(is_of_step).map(|at| self.first_span(delay.rank) + 3 * at);
-                let longest = spans.max_by_key(|span| recorded_ns[*span]).unwrap();
-                now_ns[longest] += (delay.share * step_ns as f64) as i64;
-            }
+        let (graph, first) = (&self.graphs[delay.rank], self.first_span(delay.rank));
+        for step in graph.steps.iter().filter(|step| self.run.steps.contains(&step.step)) {
+            let is_of_step = |at: &usize| {
+                let at_ns = graph.nodes[*at].at_ns;
+                step.window.start_ns < at_ns && at_ns <= step.window.end_ns
+            };
+            let spans = (0..graph.nodes.len()).filter(is_of_step).map(|at| first + 3 * at);
+            let longest = spans.max_by_key(|span| recorded_ns[*span]).unwrap();
+            now_ns[longest] += (delay.share * step_ns as f64) as i64;
         }
         let after_ns = self.run.lengths_ns(&now_ns);
         let costs_ns: Vec<i64> = after_ns.iter().zip(&before_ns).map(|(after, before)| after - before).collect();
@@ -299,7 +291,7 @@ fn judged(folder: &Path) -> Vec<StragglerRow> {
     let source = KinetoSource::open(&[folder.to_path_buf()]).unwrap();
     let (own_time, instances, clocks) = aligned(&source);
     let to_global = |rank: i32, device: bool, ns: i64| clocks.global(rank, device, ns);
-    let error_ns = |rank: i32, device: bool| error_ns(&clocks, rank, device);
+    let error_ns = |rank: i32, device: bool| clocks.error_ns(rank, device);
     reduce(&own_time, &instances, (&to_global, &error_ns), &Thresholds::default()).stragglers
 }
 
@@ -314,7 +306,7 @@ fn is_found(row: &StragglerRow) -> bool {
 /// Plants a delay, and checks the verdict: a rank that costs 2 % of a step is named, with its cost, and no other rank is.
 fn is_right(name: &str, delay: Delay, recorded: &Recorded, (from, before): (&Path, &[StragglerRow])) -> bool {
     let to = tempfile::tempdir().unwrap();
-    let truth = recorded.plant(&[delay], from, to.path());
+    let truth = recorded.plant(delay, from, to.path());
     let after = judged(to.path());
     let rank = recorded.ranks[delay.rank].outline.info.rank;
     let row = after.iter().find(|row| row.rank == rank).unwrap();

@@ -144,6 +144,12 @@ impl Clocks {
         self.by_clock.get(&(rank, device)).and_then(|(i, _)| self.rows.get(*i))
     }
 
+    /// The error of global times of a rank's host or device clock, at 95 %; `None` if it is unknown.
+    pub fn error_ns(&self, rank: i32, device: bool) -> Option<i64> {
+        let row = self.row(rank, device).or(self.row(rank, false))?;
+        Some(row.error_ns?.max(row.bias_ns?))
+    }
+
     /// All fits by rank, the host clock before the device clock.
     pub fn rows(&self) -> &[ClockFitRow] {
         &self.rows
