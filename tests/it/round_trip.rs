@@ -58,12 +58,12 @@ fn comparable(analysis: Analysis) -> Tables {
     tables.bucket_timing.iter_mut().for_each(|row| row.ready_ns = None);
     // Each source has files of its own.
     tables.stragglers.iter_mut().for_each(|row| row.file = None);
-    // A trace has rows for the calls of collectives, which show a little more of what the host waited for.
-    for row in &mut tables.stragglers {
-        (row.step_delay_low_ns, row.step_delay_high_ns) = (None, None);
+    for row in &mut tables.lost_time_lines {
+        row.comm_id = row.comm_id.and_then(|id| comms.get(&id).copied());
     }
-    (tables.lost_time, tables.lost_time_lines) = (Vec::new(), Vec::new());
-    tables.findings.retain(|row| &*row.id != "straggler");
+    for row in &mut tables.lost_time {
+        row.comm_id = row.comm_id.and_then(|id| comms.get(&id).copied());
+    }
     tables.op_stats.retain(|row| {
         &*row.name != HOOK && !row.name.starts_with(COLLECTIVE_CALL_PREFIX) && !row.name.starts_with(STEP)
     });

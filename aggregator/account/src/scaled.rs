@@ -105,8 +105,8 @@ impl Scaled {
         let passed = |node: &Node| {
             // A transfer belongs to the ranks that wait for it.
             let of_rank = bounds.get(node.rank as usize).filter(|_| node.kind.is_some());
-            // The host before a bound has not passed it.
-            let is_before = node.kind == Some(NodeKind::Host);
+            // The host before a bound has not passed it, nor has the begin of a recording that begins with a step.
+            let is_before = matches!(node.kind, Some(NodeKind::Host | NodeKind::Begin));
             let has_passed = |bound_ns: &i64| *bound_ns < node.at_ns || *bound_ns == node.at_ns && !is_before;
             of_rank.map_or(0, |bounds| bounds.partition_point(has_passed) as u32)
         };

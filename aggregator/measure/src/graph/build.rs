@@ -175,7 +175,7 @@ impl Builder<'_> {
         self.host_until(awake, call.start_ns)
     }
 
-    /// The host until a call. It is divided where a step begins after a pause.
+    /// The host until a call. It is divided where the first step begins, and one after a pause.
     fn host_until(&mut self, mut before: u32, to_ns: i64) -> u32 {
         let since_ns = self.graph.nodes[before as usize].end_ns;
         let starts_ns = &self.input.step_starts_ns;

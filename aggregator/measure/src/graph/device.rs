@@ -41,12 +41,13 @@ pub(super) fn input(rank: &RankData, launches: &Launches) -> Option<Input> {
     })
 }
 
-/// The begins of active steps that do not follow the one before closely, ascending: what is between is in no step.
+/// The begins of the first active step and of those that do not follow the one before closely, ascending: what is before them is in no
+/// step.
 pub(super) fn step_starts_ns(rank: &RankData) -> Vec<i64> {
     let mut windows: Vec<Interval> = host_windows(&rank.outline.steps).iter().map(|step| step.window).collect();
     windows.sort_unstable_by_key(|window| (window.start_ns, window.end_ns));
-    let apart = windows.windows(2).filter(|pair| !follows(pair[0], pair[1]));
-    apart.map(|pair| pair[1].start_ns).collect()
+    let apart = windows.windows(2).filter(|pair| !follows(pair[0], pair[1])).map(|pair| pair[1].start_ns);
+    windows.first().map(|first| first.start_ns).into_iter().chain(apart).collect()
 }
 
 /// Whether a step follows another one closely: not after more than the time of that one.
@@ -54,12 +55,13 @@ pub fn follows(before: Interval, step: Interval) -> bool {
     step.start_ns - before.end_ns <= before.len_ns()
 }
 
-/// When the host did the last that was recorded; before everything if it recorded nothing.
+/// When the host did the last that was recorded, or its last step ended; before everything if it recorded nothing.
 pub(super) fn host_end_ns(rank: &RankData) -> Option<i64> {
     let events = &rank.events;
     let is_host =
         |row: &usize| matches!(events.kind[*row], Kind::CpuOp | Kind::Runtime | Kind::Driver | Kind::UserAnnotation);
-    let ends_ns = (0..events.len()).filter(is_host).map(|row| events.end_ns(row));
+    let step_ends_ns = host_windows(&rank.outline.steps).into_iter().map(|step| step.window.end_ns);
+    let ends_ns = (0..events.len()).filter(is_host).map(|row| events.end_ns(row)).chain(step_ends_ns);
     Some(ends_ns.max().unwrap_or(rank.outline.recorded_ns?.0))
 }
 

@@ -197,7 +197,7 @@ fn waits(rank: &RankData, main: i64, works: &[Work], threads: u32) -> Vec<(Call,
             waits.push((Call { row, ..call(CallKind::Sync, (wait.start_ns, wait.end_ns)) }, work));
         }
     }
-    for quiet in quiet(rank, main) {
+    for quiet in quiet(rank, main, works) {
         let from = said.partition_point(|wait| wait.end_ns <= quiet.start_ns);
         let is_said = said.get(from).is_some_and(|wait| wait.start_ns < quiet.end_ns);
         let Some((end_ns, work)) = ended(quiet.end_ns).filter(|_| !is_said) else { continue };
@@ -237,16 +237,21 @@ fn waiting_rows(rank: &RankData, main: i64) -> impl Iterator<Item = (u32, Interv
 }
 
 /// The stretches of the main thread in which no row begins or ends, without those that are one row which says what it does.
-fn quiet(rank: &RankData, main: i64) -> Vec<Interval> {
+fn quiet(rank: &RankData, main: i64, works: &[Work]) -> Vec<Interval> {
     let events = &rank.events;
-    let mut marks: Vec<(i64, usize)> = Vec::new();
+    let mut marks: Vec<(i64, Option<usize>)> = Vec::new();
     for row in (0..events.len()).filter(|row| events.thread[*row] == main) {
         if matches!(events.kind[row], Kind::CpuOp | Kind::UserAnnotation | Kind::PythonFunction) {
-            marks.extend([(events.ts_ns[row], row), (events.end_ns(row), row)]);
+            marks.extend([(events.ts_ns[row], Some(row)), (events.end_ns(row), Some(row))]);
         }
     }
+    // A run of rank-agent has no rows of calls. Its main thread makes them all.
+    if !rank.names.iter().any(|name| name_rules::hands_over_collective(name)) {
+        marks.extend(works.iter().filter_map(|work| Some((work.called_ns?, None))));
+    }
     marks.sort_unstable();
-    let says = |row: usize| {
+    let says = |row: Option<usize>| {
+        let Some(row) = row else { return false };
         let name = &*rank.names[events.name[row] as usize];
         let is_work = events.kind[row] == Kind::UserAnnotation || name.starts_with("aten::") || name.contains("sleep");
         is_work && !name_rules::waits(name)

@@ -9,7 +9,7 @@ pub(super) struct Input {
     /// When the host did the last that was recorded.
     pub(super) host_end_ns: i64,
     pub(super) collectives: usize,
-    /// Begins of steps that do not follow the one before closely, ascending.
+    /// Begins of the first step and of those that do not follow the one before closely, ascending.
     pub(super) step_starts_ns: Vec<i64>,
     /// Begins of all steps, ascending.
     pub(super) step_begins_ns: Vec<i64>,
