@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use fixtures::data::folder_of_several_communicators;
+use fixtures::data::{folder_of_several_communicators, real_traces};
 use fixtures::simulator::{find, judge, simulate, write};
 use serde_json::Value;
 
@@ -92,4 +92,63 @@ fn real_jobs_of_several_communicators_have_the_planted_cause() {
             assert!(holds, "{name}: {low_ns} to {high_ns} ns, and the cost is {cost_ms:?} ms");
         }
     }
+}
+
+/// The jobs of `truth`, beside the real traces: each names the ranks at fault and what they cost. Of the two that ask what another
+/// setting saves, the page of one and the refusal of the other are tested too.
+#[test]
+#[ignore = "reads real traces"]
+fn jobs_beside_the_real_traces_are_answered_as_their_truth_says() {
+    let folder = real_traces().join("../truth");
+    let mut jobs: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    jobs.retain(|job| job.join("truth.json").is_file());
+    jobs.sort();
+    assert_eq!(jobs.len(), 10, "{jobs:?}");
+    for job in &jobs {
+        let truth: Value = serde_json::from_slice(&fs::read(job.join("truth.json")).unwrap()).unwrap();
+        let finished = aggregator(&[Path::new("analyze"), Path::new("--json"), job]);
+        let found: Value = serde_json::from_str(&finished.stdout).unwrap();
+        let verdict = &found["verdict"];
+        let (mut causes, culprits) = (integers(&verdict["causes"]), integers(&truth["culprits"]));
+        causes.sort_unstable();
+        assert_eq!(causes, culprits, "{}: {}", job.display(), verdict["sentence"]);
+        let Some(lost_ms) = truth["lost_ms"].as_f64() else { continue };
+        let (cost_ms, interval_ms) =
+            if culprits.is_empty() { (early_gathers_ms(&found), None) } else { cost_ms(&found, &culprits) };
+        let may_miss_ms = (0.2 * lost_ms).max(0.01 * truth["step_ms"].as_f64().unwrap());
+        assert!((cost_ms - lost_ms).abs() <= may_miss_ms, "{}: {cost_ms} ms, in truth {lost_ms}", job.display());
+        let holds = interval_ms.is_none_or(|(low_ms, high_ms)| low_ms <= lost_ms && lost_ms <= high_ms);
+        assert!(holds, "{}: {interval_ms:?}, in truth {lost_ms}", job.display());
+    }
+    let what_if = |job: &str, options: &[&str]| {
+        let job = folder.join(job);
+        aggregator(&[&["what-if", job.to_str().unwrap()], options].concat())
+    };
+    let scaled = what_if("n-two-communicators-back-to-back", &["--comm-scale", "0.5", "--json"]);
+    let saved_ns = serde_json::from_str::<Value>(&scaled.stdout).unwrap()["changes"][0]["saved_ns"].as_f64().unwrap();
+    assert!((saved_ns / 1e6 - 0.71).abs() < 0.04, "{saved_ns}");
+    what_if("o-buckets", &["--bucket-mb", "4"]).expect_code(1);
+}
+
+fn integers(values: &Value) -> Vec<i64> {
+    values.as_array().unwrap().iter().filter_map(Value::as_i64).collect()
+}
+
+/// What the account says that these ranks take of a step, and the interval of the verdict.
+fn cost_ms(found: &Value, culprits: &[i64]) -> (f64, Option<(f64, f64)>) {
+    let rows = found["tables"]["lost_time"].as_array().unwrap();
+    let of_culprits = rows.iter().filter(|row| row["rank"].as_i64().is_some_and(|rank| culprits.contains(&rank)));
+    let sum_ns: i64 = of_culprits.filter_map(|row| row["ns"].as_i64()).sum();
+    let verdict = &found["verdict"];
+    let of = |key: &str| verdict["together_delay_".to_owned() + key].as_f64();
+    let end_ms = |key: &str| of(key).or(verdict["step_delay_".to_owned() + key].as_f64()).unwrap() / 1e6;
+    let steps = verdict["steps"].as_f64().unwrap();
+    (sum_ns as f64 / steps / 1e6, Some((end_ms("low_ns"), end_ms("high_ns"))))
+}
+
+/// What calling all-gathers earlier saves of a step.
+fn early_gathers_ms(found: &Value) -> f64 {
+    let findings = found["tables"]["findings"].as_array().unwrap();
+    let late = findings.iter().find(|row| row["id"] == "late-all-gathers").unwrap();
+    late["saving_ns"].as_f64().unwrap() / 1e6
 }

@@ -47,7 +47,7 @@ impl Foreseen {
             of.iter().map(|ns| (ns - mean).powi(2)).sum::<f64>() / ((of.len() - 1) * of.len()) as f64
         };
         let (first, second) = (of(0, recorded_ns), of(1, recorded_ns));
-        let times = student_quantile(0.5 + WITHIN / 2.0, 2.0 * (pairs.len() - 1) as f64);
+        let times = student_quantile(0.5 - WITHIN / 2.0, 2.0 * (pairs.len() - 1) as f64);
         let rounded = |ns: f64| ns.round() as i64;
         Some(Self {
             recorded_ns: rounded(mean(&first)),

@@ -152,7 +152,7 @@ fn interval(series: &[f64], mean: f64) -> (f64, f64) {
         .collect();
     means.sort_by(f64::total_cmp);
     let freedom = n as f64 - 1.0;
-    let wider = student_quantile(0.975, freedom).abs() / 1.96 * (n as f64 / freedom).sqrt();
+    let wider = student_quantile(0.025, freedom) / 1.96 * (n as f64 / freedom).sqrt();
     let end = |share: f64| mean + wider * (means[(share * DRAWS as f64) as usize] - mean);
     (end(0.025), end(0.975))
 }

@@ -222,9 +222,12 @@ fn normal_quantile(p: f64) -> f64 {
     t - below / (1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308)))
 }
 
-/// The value that Student's t exceeds with probability `p` ≤ ½; `freedom` ≥ 1 degrees of freedom need not be whole. The
+/// The value that Student's t exceeds with probability `p`; `freedom` ≥ 1 degrees of freedom need not be whole. The
 /// relative error is below 10⁻³ (Hill, algorithm 396, CACM 13(10), 1970).
 pub fn student_quantile(p: f64, freedom: f64) -> f64 {
+    if p > 0.5 {
+        return -student_quantile(1.0 - p, freedom);
+    }
     let (n, both) = (freedom, 2.0 * p);
     if n < 2.5 {
         // Exact for one and for two degrees of freedom, and too large between them.
@@ -411,6 +414,8 @@ mod tests {
             (5e-4, 30.0, 3.646),
             (1e-3, 120.0, 3.160),
             (0.05, 8.0, 1.860),
+            (0.025, 9.0, 2.262),
+            (0.975, 9.0, -2.262),
         ];
         for (p, freedom, t) in table {
             let found = student_quantile(p, freedom);

@@ -263,7 +263,7 @@ fn error_of_mean_ns(values: &[i64], between_runs: f64) -> Option<f64> {
     }
     let mean = values.iter().map(|ns| *ns as f64).sum::<f64>() / n;
     let variance = values.iter().map(|ns| (*ns as f64 - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    Some(student_quantile(0.975, n - 1.0).abs() * (variance * (1.0 / n + between_runs)).sqrt())
+    Some(student_quantile(0.025, n - 1.0) * (variance * (1.0 / n + between_runs)).sqrt())
 }
 
 #[cfg(test)]
