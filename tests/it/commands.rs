@@ -28,6 +28,33 @@ fn usage_errors_end_with_2_and_help_with_0() {
     }
 }
 
+/// Invariant (files): Of several analyses of one run at once, each ends well, and the tables are those of one of them.
+#[test]
+fn analyses_of_one_run_at_once_do_not_disturb_each_other() {
+    let run = scratch("at_once").join("run");
+    planted::write(&Plan { ops: 20, ..Plan::default() }, &run).unwrap();
+    aggregator(&[Path::new("analyze"), &run]).expect_code(0);
+    let before = files(&run.join("analysis"));
+    for _ in 0..8 {
+        let start = |_| {
+            let mut command = Command::new(AGGREGATOR);
+            command.arg("analyze").arg(&run).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let started: Vec<_> = (0..6).map(start).collect();
+        for analysis in started {
+            let done = analysis.wait_with_output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        }
+        assert!(files(&run.join("analysis")) == before);
+    }
+    assert_eq!(fs::read_dir(&run).unwrap().filter(|entry| is_left(entry.as_ref().unwrap())).count(), 0);
+}
+
+/// Whether a writer has left it under a temporary name.
+fn is_left(entry: &fs::DirEntry) -> bool {
+    entry.file_name().to_string_lossy().contains(".rankscope-")
+}
+
 #[test]
 fn wrong_input_ends_with_1_and_names_it() {
     let here = scratch("wrong_input");

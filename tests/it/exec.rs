@@ -42,6 +42,23 @@ fn unwrapped(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// All who may read a run may read its manifest, and arguments hold keys.
+#[test]
+fn values_of_arguments_are_stored_only_if_asked_for() {
+    let place = scratch("exec_values");
+    let manifest = |name: &str, options: &[&str]| {
+        let out = place.join(name);
+        let mut command = Command::new(RANK_AGENT);
+        command.args(["exec", "-q", "--out"]).arg(&out).args(options);
+        finish(command.args(["--", "true", "--api-key=KEY123", "KEY456"])).expect_code(0);
+        fs::read_to_string(out.join("run.json")).unwrap()
+    };
+    let usual = manifest("usual", &[]);
+    assert!(usual.contains("--api-key") && !usual.contains("KEY"), "{usual}");
+    let asked = manifest("asked", &["--record-command"]);
+    assert!(asked.contains("--api-key=KEY123") && asked.contains("KEY456"), "{asked}");
+}
+
 /// As a user starts it: nothing says where the library is.
 #[test]
 fn the_library_is_found_beside_the_program() {

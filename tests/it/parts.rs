@@ -261,6 +261,23 @@ fn parts_that_do_not_belong_together_are_refused() {
     share(&run, &["--part", "2/2"]).expect_code(2);
 }
 
+/// Parts beside the tables of a run would be taken for its rows, and for the input beside traces.
+#[test]
+fn parts_do_not_go_into_a_run_or_among_traces() {
+    let place = scratch("parts/refused-places");
+    let (run, traces) = (planted_run(&place), place.join("traces"));
+    copy_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/traces/gloo8_slow5"), &traces);
+    for (input, why) in [(&run, "it is a run"), (&traces, "it holds files of the input")] {
+        let before = files(input);
+        for arguments in [&["map", "--part", "0/1", "-o"][..], &["analyze", "--resume"]] {
+            let mut command = Command::new(AGGREGATOR);
+            let said = finish(command.args(arguments).arg(input).arg(input)).expect_code(1).stderr;
+            assert!(said.contains(why), "{arguments:?}: {said}");
+        }
+        assert!(files(input) == before, "{}", input.display());
+    }
+}
+
 /// Invariant (same): Equal results of `map` are equal files.
 #[test]
 fn a_share_that_was_mapped_is_kept_and_equal_parts_are_equal_files() {

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::Error;
 use crate::url::is_url;
-use temporary::Temporary;
+use temporary::{Temporary, resemble};
 
 /// Writes `path` through `fill`, over an existing file, and returns its size in bytes. On any error the temporary file
 /// is removed and `path` is as it was.
@@ -163,7 +163,8 @@ impl Moved {
 
 /// Gives a file the name `target`, after it is on the disk. An existing file then has the temporary name. A symbolic link stays a link.
 fn move_over(temporary: PathBuf, target: &Path) -> io::Result<Moved> {
-    File::open(&temporary)?.sync_all()?;
+    let file = File::open(&temporary)?;
+    file.sync_all()?;
     let real = match fs::metadata(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             rename_to_free_name(&temporary, target)?;
@@ -172,6 +173,7 @@ fn move_over(temporary: PathBuf, target: &Path) -> io::Result<Moved> {
         Ok(metadata) if !metadata.is_file() => return Err(ErrorKind::AlreadyExists.into()),
         metadata => metadata.and_then(|_| fs::canonicalize(target))?,
     };
+    resemble(&file, &real)?;
     exchange(&temporary, &real)?;
     Ok(Moved { temporary, target: real, replaced: true })
 }
@@ -184,9 +186,24 @@ fn renamable(target: &Path) -> io::Result<Option<Temporary>> {
     if fs::metadata(temporary.path())?.dev() != metadata.dev() {
         return Ok(None);
     }
-    fs::set_permissions(temporary.path(), metadata.permissions())?;
+    temporary.resemble(target)?;
     Ok(Some(temporary))
 }
+
+/// Asks again while another process makes or replaces what is asked for.
+fn retried<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 1..ATTEMPTS {
+        match ask() {
+            Err(Error::Io { source, .. })
+                if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {}
+            done => return done,
+        }
+    }
+    ask()
+}
+
+/// A process meets others with the same target at most so often.
+const ATTEMPTS: usize = 100;
 
 /// Fills a new directory beside `target` through `fill`, and puts it in the place of `target`: a reader sees the old
 /// files or the new ones, never a mixture. `foreign` returns the reason for which an existing directory must stay. On
@@ -201,23 +218,28 @@ pub fn replace_directory<E: From<Error>>(
 ) -> Result<(), E> {
     let io = |source| Error::Io { path: target.into(), source };
     let occupied = |why: String| Err(Error::Occupied { path: target.into(), why });
-    let check = || match fs::symlink_metadata(target) {
+    let examined = || match fs::symlink_metadata(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(io(error)),
         Ok(metadata) if !metadata.is_dir() => occupied("it is not a directory".into()),
         Ok(_) => foreign(target).map_err(io)?.map_or(Ok(true), occupied),
     };
+    let check = || retried(examined);
     check()?;
     make_parent(target)?;
     sweep(target);
     let temporary = Temporary::directory(target).map_err(io)?;
+    temporary.resemble(target).map_err(io)?;
     fill(temporary.path())?;
-    // A file may have been put into the old directory in the meantime.
-    if check()? {
+    let put = || {
+        // A file may have been put into the old directory in the meantime.
+        if !check()? {
+            return rename_to_free_name(temporary.path(), target).map(|()| true).map_err(io);
+        }
         // The old directory then has the temporary name, and is removed with it.
-        exchange(temporary.path(), target).map_err(io)?;
-    } else {
-        rename_to_free_name(temporary.path(), target).map_err(io)?;
+        exchange(temporary.path(), target).map(|()| false).map_err(io)
+    };
+    if retried(put)? {
         temporary.was_renamed();
     }
     sync_parent(target);
@@ -275,6 +297,7 @@ fn publish<T, E: From<Error>>(
     refuse_url(path)?;
     let io = |source| Error::Io { path: path.into(), source };
     let mut temporary = Temporary::file(path).map_err(io)?;
+    temporary.resemble(path).map_err(io)?;
     let value = fill(temporary.file_mut())?;
     let file = temporary.file_mut();
     let bytes = file.sync_all().and_then(|()| file.metadata()).map_err(io)?.len();
@@ -385,6 +408,29 @@ mod tests {
         assert!(refused.is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), "second");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no temporary file is left");
+    }
+
+    #[test]
+    fn what_replaces_a_private_entry_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let mode = |name: &str| fs::metadata(at(name)).unwrap().mode() & 0o777;
+        let set = |name: &str, mode| fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+        let written = |file: &Path| fs::write(file, "new").map_err(|source| Error::Io { path: file.into(), source });
+        fs::write(at("report"), "old").unwrap();
+        fs::create_dir(at("analysis")).unwrap();
+        fs::create_dir(at("pages")).unwrap();
+        fs::write(at("pages/a"), "old").unwrap();
+        [("report", 0o600), ("analysis", 0o700), ("pages/a", 0o640)].iter().for_each(|(name, mode)| set(name, *mode));
+        write_output(&at("report"), |out| {
+            out.write_all(b"new").map_err(|source| Error::Io { path: at("report"), source })
+        })
+        .unwrap();
+        replace_directory(&at("analysis"), |_| Ok(None), |fresh| written(&fresh.join("table"))).unwrap();
+        replace_files(&at("pages"), |fresh| written(&fresh.join("a"))).unwrap();
+        assert_eq!([mode("report"), mode("analysis"), mode("pages/a")], [0o600, 0o700, 0o640]);
+        assert_eq!(fs::read_to_string(at("pages/a")).unwrap(), "new");
     }
 
     #[test]

@@ -3,10 +3,11 @@
 mod headers;
 pub(crate) mod write;
 
+use std::cell::Cell;
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
@@ -337,11 +338,29 @@ fn groups_within(metadata: &ParquetMetaData, bytes: u64) -> Vec<usize> {
     (0..groups.count()).collect()
 }
 
+thread_local! {
+    /// Whether a panic of this thread becomes an error.
+    static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs a part of the Parquet reader and turns a panic into an error. About one damaged file in 2000 reaches an assertion
 /// of that reader (a column without its dictionary page, a null mask that is too short), and one damaged shard must not
-/// end the analysis of all others. The caller drops the reader after an error, so its inconsistent state is never used.
+/// end the analysis of all others. The caller drops the reader after an error, so its inconsistent state is never used. The error says
+/// what is wrong, so the panic prints nothing.
 pub(crate) fn contain_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !IS_CONTAINED.get() {
+                usual(panic);
+            }
+        }));
+    });
+    let before = IS_CONTAINED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(read));
+    IS_CONTAINED.set(before);
+    result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(ParquetError::General(format!("the file is damaged: {}", text.unwrap_or("its reader gave up"))))
     })
@@ -464,5 +483,9 @@ mod tests {
         assert!(text(contain_panic(|| panic!("{} of {}", 1, 2))).ends_with("the file is damaged: 1 of 2"));
         assert!(text(contain_panic(|| std::panic::panic_any(7))).ends_with("its reader gave up"));
         assert_eq!(contain_panic(|| Ok(7)).unwrap(), 7);
+        assert!(
+            contain_panic(|| Ok(IS_CONTAINED.get())).unwrap() && !IS_CONTAINED.get(),
+            "only such a panic prints nothing"
+        );
     }
 }

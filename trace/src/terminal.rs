@@ -62,7 +62,7 @@ pub fn overwrite(text: &str) {
 /// arguments from names of files), `text` is printed instead: the same error with styles, which are left out, and with
 /// the controls shown. If the output is closed, the error is lost.
 pub fn usage_error(text: &str, print: impl FnOnce() -> io::Result<()>) {
-    let arguments = crate::command_line::get().into_iter().map(|argument| argument.to_string_lossy().into_owned());
+    let arguments = crate::command_line::texts().into_iter();
     let hostile: Vec<String> = arguments.filter(|argument| argument.chars().any(is_control)).collect();
     let _ = if hostile.is_empty() { print() } else { io::stderr().write_all(&shown_usage(text, &hostile)) };
 }

@@ -94,12 +94,12 @@ impl Charges {
     }
 
     fn charge_wait(&mut self, join: &Join, at: &Joined, wait: Wait, shares: &Shares) {
-        let Wait { victim, from_ns, to_ns } = wait;
-        let victim = &at.arrivals[victim];
-        let mut rest_ns = to_ns - from_ns;
-        let blocker = at.blocker();
-        for late in at.arrivals.iter().filter(|a| a.arrival_ns > from_ns && a.rank != blocker.rank) {
-            let ns = shares.between_ns(from_ns, late.arrival_ns.min(to_ns));
+        let victim = &at.arrivals[wait.victim];
+        let mut rest_ns = wait.to_ns - wait.from_ns;
+        let (blocker, share_ns) = (at.blocker(), shares.of_wait(wait));
+        let is_late = |(_, a): &(usize, &Arrival)| a.arrival_ns > wait.from_ns && a.rank != blocker.rank;
+        for (position, late) in at.arrivals.iter().enumerate().filter(is_late) {
+            let ns = share_ns(position);
             rest_ns -= ns;
             self.charge_late(join, victim, late, ns);
         }

@@ -20,6 +20,8 @@ pub(super) struct Wait {
 pub(super) struct Shares {
     /// The arrivals in order, each with the sum up to it.
     sums: Vec<(i64, i128)>,
+    /// The same in the order of the instance.
+    arrivals: Vec<(i64, i128)>,
 }
 
 impl Shares {
@@ -35,12 +37,20 @@ impl Shares {
             sums.push((at_ns, sum));
             previous = at_ns;
         }
-        Self { sums }
+        let mut shares = Self { sums, arrivals: Vec::new() };
+        let with_sum = |at_ns: i64| (at_ns, shares.sum_until(at_ns));
+        shares.arrivals = instance.arrivals.iter().map(|a| with_sum(a.arrival_ns)).collect();
+        shares
     }
 
-    /// The share of a rank that was missing from `from_ns` to `to_ns`, rounded down.
-    pub(super) fn between_ns(&self, from_ns: i64, to_ns: i64) -> i64 {
-        ((self.sum_until(to_ns) - self.sum_until(from_ns)) >> FRACTION_BITS) as i64
+    /// The share of each rank, by its position among the arrivals, that was missing in a wait, rounded down. It ends when the rank
+    /// arrives.
+    pub(super) fn of_wait(&self, wait: Wait) -> impl Fn(usize) -> i64 + '_ {
+        let (begin, end) = (self.sum_until(wait.from_ns), self.sum_until(wait.to_ns));
+        move |rank| {
+            let (arrival_ns, sum) = self.arrivals[rank];
+            ((if arrival_ns < wait.to_ns { sum } else { end } - begin) >> FRACTION_BITS) as i64
+        }
     }
 
     /// The cumulative share up to `t_ns`, in 2⁻²⁰ ns.
@@ -53,7 +63,7 @@ impl Shares {
         }
     }
 
-    /// For each arrival, the sum of its shares of all `waits`. Each share is rounded down, as in [`Self::between_ns`].
+    /// For each arrival, the sum of its shares of all `waits`. Each share is rounded down, as in [`Self::of_wait`].
     ///
     /// ```text
     ///   waits    1 [---------------------)

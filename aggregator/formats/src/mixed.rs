@@ -10,7 +10,7 @@ use crate::format::{Beside, OpenOptions};
 use crate::kineto::KinetoSource;
 use crate::registry::FORMATS;
 use model::Error;
-use model::source::{RankFile, Source, SourceInfo};
+use model::source::{MissingRanks, RankFile, Source, SourceInfo};
 use model::units;
 use model::{RankData, RankOutline};
 use trace::rank::Details;
@@ -70,12 +70,11 @@ impl MixedSource {
     /// The ranks of the job that no file has.
     fn missing(&self) -> Option<OmissionRow> {
         let world_size = self.info().world_size?;
-        let present = self.ranks();
-        let missing: Vec<i32> = (0..world_size).filter(|rank| present.binary_search(rank).is_err()).collect();
-        let why = format!("no file has {} of {world_size}", units::ranks_named(&missing));
-        let only = missing.first().copied().filter(|_| missing.len() == 1);
-        let omission = OmissionRow::left_out("ranks", why).rank(only).amount(missing.len() as i64);
-        (!missing.is_empty()).then_some(omission)
+        let MissingRanks { listed, count } = MissingRanks::of(world_size, &self.ranks());
+        let more = if count > listed.len() as i64 { ", …" } else { "" };
+        let why = format!("no file has {}{more} of {world_size}", units::ranks_named(&listed));
+        let only = listed.first().copied().filter(|_| count == 1);
+        (count > 0).then(|| OmissionRow::left_out("ranks", why).rank(only).amount(count))
     }
 
     /// The source of a rank. Of a rank that none has, the last one says so.

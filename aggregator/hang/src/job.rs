@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use model::source::MissingRanks;
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Text};
 
@@ -67,12 +68,15 @@ pub struct Job {
 
 impl Job {
     /// Puts ranks together. `world_size`: number of ranks, if the input states it.
-    pub fn of(states: Vec<RankState>, omissions: Vec<OmissionRow>, world_size: Option<i32>) -> Self {
+    pub fn of(states: Vec<RankState>, mut omissions: Vec<OmissionRow>, world_size: Option<i32>) -> Self {
         let (comms, comm_of) = comms_of(&states);
         let read: BTreeSet<i32> = states.iter().map(|state| state.rank).collect();
         let highest = read.last().map_or(0, |rank| rank.saturating_add(1));
+        let present: Vec<i32> = read.iter().copied().collect();
+        let missing = MissingRanks::of(highest.max(world_size.unwrap_or(0)), &present);
+        omissions.extend(missing.unlisted());
         let mut all = read.clone();
-        all.extend(0..highest.max(world_size.unwrap_or(0)));
+        all.extend(missing.listed);
         all.extend(comms.iter().filter_map(|comm| comm.members.as_deref()).flatten());
         let ranks: Vec<i32> = all.into_iter().collect();
         let is_read: Vec<bool> = ranks.iter().map(|rank| read.contains(rank)).collect();

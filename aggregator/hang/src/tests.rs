@@ -268,3 +268,11 @@ fn many_ranks_take_no_square_of_work() {
     let found = hang(ranks);
     assert_eq!((found.culprits.len(), found.waits.len(), found.waits_for[&0].len()), (5000, 1, 64));
 }
+
+/// A manifest or the name of a dump may claim any number of ranks.
+#[test]
+fn a_job_of_very_many_ranks_is_listed_in_part() {
+    let found = Hang::of(Job::of(Vec::new(), Vec::new(), Some(i32::MAX)));
+    let omission = found.omissions.iter().find(|omission| &*omission.what == "missing ranks").unwrap();
+    assert_eq!((found.ranks_not_read.len(), omission.amount), (1 << 14, Some(i64::from(i32::MAX))));
+}

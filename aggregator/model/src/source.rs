@@ -30,6 +30,34 @@ pub struct SourceInfo {
     pub left_out_files: BTreeSet<String>,
 }
 
+/// The ranks of a job of which a source has nothing. A manifest or a trace may claim any number of ranks, so only the first are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingRanks {
+    /// The first of them, ascending.
+    pub listed: Vec<i32>,
+    /// The number of all of them.
+    pub count: i64,
+}
+
+/// Maximum number of missing ranks in a list.
+const MOST_LISTED: usize = 1 << 14;
+
+impl MissingRanks {
+    /// Of a job of `world_size` ranks. `present` ascend.
+    pub fn of(world_size: i32, present: &[i32]) -> Self {
+        let is_missing = |rank: &i32| present.binary_search(rank).is_err();
+        let held = present.iter().filter(|rank| (0..world_size).contains(rank)).count();
+        let listed = (0..world_size).filter(is_missing).take(MOST_LISTED).collect();
+        Self { listed, count: i64::from(world_size.max(0)) - held as i64 }
+    }
+
+    /// The omission for those beyond the list.
+    pub fn unlisted(&self) -> Option<OmissionRow> {
+        let why = format!("only the first {MOST_LISTED} of them are listed");
+        (self.count > self.listed.len() as i64).then(|| OmissionRow::note("missing ranks", why).amount(self.count))
+    }
+}
+
 /// A file of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankFile {

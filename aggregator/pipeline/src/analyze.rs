@@ -33,7 +33,7 @@ use model::intervals::Interval;
 use model::options::Options;
 use model::places::Places;
 use model::selection::require_any;
-use model::source::{Source, SourceInfo};
+use model::source::{MissingRanks, Source, SourceInfo};
 use model::thresholds::Thresholds;
 use model::units::{omission, ranks_named};
 use model::{Instance, RankOutline};
@@ -219,7 +219,7 @@ fn judge_ranks<K>(
     rows.shrink_to_fit();
 
     let facts = facts(&parts, &of_ranks.step_breakdown, info, options);
-    omissions.extend(unlisted_ranks(&facts));
+    omissions.extend(MissingRanks::of(facts.world_size.unwrap_or(0), &facts.ranks).unlisted());
     omissions.extend(unplaced_ranks(&facts, options.places.as_deref()));
     let of_parts = OfRanks::of(&parts, &of_ranks.step_breakdown);
     let comm_ids = parts.iter().flat_map(|part| part.outline.comm_ids.clone()).collect();
@@ -326,7 +326,7 @@ fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, 
         run_id: info.run_id.clone(),
         tool: info.tool.clone(),
         world_size,
-        missing_ranks: missing_ranks(world_size.unwrap_or(0), &ranks),
+        missing_ranks: MissingRanks::of(world_size.unwrap_or(0), &ranks).listed,
         ranks,
         identities: parts.iter().map(|part| identity(part, breakdown, options.places.as_deref())).collect(),
         hosts: hosts.into_iter().map(String::from).collect(),
@@ -353,23 +353,6 @@ fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, 
         // The account knows it.
         early_gathers_ns: None,
     }
-}
-
-/// Maximum number of missing ranks in the list, because a manifest or trace may claim any number of ranks.
-const MAX_MISSING: usize = 1 << 14;
-
-/// The first ranks below `world_size` that are not among `ranks`, which are ascending.
-fn missing_ranks(world_size: i32, ranks: &[i32]) -> Vec<i32> {
-    (0..world_size).filter(|rank| ranks.binary_search(rank).is_err()).take(MAX_MISSING).collect()
-}
-
-/// The omission for missing ranks beyond the end of the list.
-fn unlisted_ranks(facts: &Facts) -> Option<OmissionRow> {
-    let present = facts.ranks.iter().filter(|rank| facts.world_size.is_some_and(|world| **rank < world)).count();
-    let missing = i64::from(facts.world_size?) - present as i64;
-    (missing > facts.missing_ranks.len() as i64).then(|| {
-        OmissionRow::note("missing ranks", format!("only the first {MAX_MISSING} of them are listed")).amount(missing)
-    })
 }
 
 /// The ranks that the file of `--places` does not name.

@@ -91,3 +91,31 @@ fn the_file_is_not_changed_and_nothing_lies_beside_it() {
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
+
+/// A program that was killed, or still runs, leaves its last rows in a file beside the database.
+#[test]
+fn rows_that_are_not_in_the_database_yet_are_a_loss() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = export(directory.path(), "a.sqlite");
+    let lost = |path: &std::path::Path| -> Vec<String> {
+        let problems = opened(&[path.into()]).problems();
+        problems.iter().filter(|problem| &*problem.kind == "lost").map(|problem| problem.why.to_string()).collect()
+    };
+    let before = lost(&path);
+    let connection = Connection::open(&path).unwrap();
+    let begun = "PRAGMA journal_mode = persist; BEGIN; INSERT INTO StringIds VALUES (100, 'x');";
+    connection.execute_batch(begun).unwrap();
+    let journal = directory.path().join("a.sqlite-journal");
+    // SQLite writes the begin of a journal when it writes the database.
+    fs::write(&journal, b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7").unwrap();
+    assert!(lost(&path).iter().any(|why| why.contains("a.sqlite-journal may hold rows")), "{:?}", lost(&path));
+    drop(connection);
+    fs::write(&journal, [0; 512]).unwrap();
+    assert_eq!(lost(&path), before, "the begin of the journal says that its changes are saved");
+    let begun = "PRAGMA journal_mode = wal; PRAGMA wal_autocheckpoint = 0; INSERT INTO StringIds VALUES (100, 'x');";
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch(begun).unwrap();
+    assert!(lost(&path).iter().any(|why| why.contains("a.sqlite-wal may hold rows")), "{:?}", lost(&path));
+    drop(connection);
+    assert_eq!(lost(&path), before, "SQLite has saved the rows");
+}

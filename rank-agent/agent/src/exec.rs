@@ -25,6 +25,7 @@ mod steering;
 mod switch;
 mod sync;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -34,6 +35,7 @@ use std::time::Duration;
 
 use launch::Identity;
 use recorder::{Recorder, Summary};
+use trace::command_line::{self, without_values};
 use trace::{CLOCK_SOURCE, CounterRow};
 
 use crate::error::signal_text;
@@ -74,6 +76,7 @@ fn exec(arguments: &ExecArguments, identity: &Identity, command: &'static str) -
     let Joined { control, job, apart, .. } = exec.join()?;
     let request = RunRequest {
         out: arguments.out.clone(),
+        command: exec.command_line(),
         launcher: identity.launcher.as_str().into(),
         config: exec.config(job),
         world_size: rank_of(identity.world_size),
@@ -142,11 +145,22 @@ impl Exec<'_> {
         Ok(joined)
     }
 
+    /// The program and its arguments, as the run shows them to all who may read it.
+    fn program(&self) -> Vec<String> {
+        let words = self.arguments.program.iter().map(|word| word.to_string_lossy());
+        if self.arguments.record_command { words.map(Cow::into_owned).collect() } else { without_values(words) }
+    }
+
+    fn command_line(&self) -> Vec<String> {
+        let mut words = command_line::texts();
+        words.truncate(words.len().saturating_sub(self.arguments.program.len()));
+        words.extend(self.program());
+        words
+    }
+
     fn config(&self, job: Option<String>) -> serde_json::Map<String, serde_json::Value> {
-        let program: Vec<String> =
-            self.arguments.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         serde_json::Map::from_iter([
-            ("program".into(), program.into()),
+            ("program".into(), self.program().into()),
             ("launcher".into(), self.identity.launcher.as_str().into()),
             ("nccl_detail".into(), self.arguments.nccl_detail.as_str().into()),
             ("ping_every_s".into(), self.arguments.ping_every.into()),

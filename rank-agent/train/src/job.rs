@@ -45,10 +45,10 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
     let options = &Options { faults, backend, ..options.clone() };
     let plan = backend::choose(&*fabric, options, identity)?;
     let cpu = if matches!(plan, Plan::Cpu(_)) || mesh.is_some() { Some(Cpu::new(options.dtype)?) } else { None };
-    let launcher = identity.launcher.as_str();
     let request = RunRequest {
         out: options.out.clone(),
-        launcher: launcher.into(),
+        command: trace::command_line::texts(),
+        launcher: identity.launcher.as_str().into(),
         config: request_config,
         world_size: fabric.size(),
     };

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -56,7 +56,12 @@ impl Temporary {
 
     /// Makes an empty directory beside `target`.
     pub(super) fn directory(target: &Path) -> io::Result<Self> {
-        Self::make(target, |path| fs::create_dir(path).and_then(|()| File::open(path)))
+        // A sweep may remove the new directory before it is open, and another name is tried.
+        let swept = |error: io::Error| match error.kind() {
+            ErrorKind::NotFound => ErrorKind::AlreadyExists.into(),
+            _ => error,
+        };
+        Self::make(target, |path| fs::create_dir(path).and_then(|()| File::open(path).map_err(swept)))
     }
 
     fn make(target: &Path, make: impl Fn(&Path) -> io::Result<File>) -> io::Result<Self> {
@@ -86,10 +91,29 @@ impl Temporary {
         &mut self.file
     }
 
+    /// Takes over group and mode of the entry that it is going to replace.
+    pub(super) fn resemble(&self, target: &Path) -> io::Result<()> {
+        resemble(&self.file, target)
+    }
+
     /// Leaves the name alone from now on: another writer may take it.
     pub(super) fn was_renamed(mut self) {
         self.renamed = true;
     }
+}
+
+/// Gives a file or directory group and mode of the entry that it is going to replace, so that what was private stays so. Where the group
+/// cannot be given, the mode is that without its rights.
+pub(super) fn resemble(file: &File, target: &Path) -> io::Result<()> {
+    let replaced = match fs::metadata(target) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        metadata => metadata?,
+    };
+    let mut mode = replaced.mode() & 0o777;
+    if file.metadata()?.gid() != replaced.gid() && fchown(file, None, Some(replaced.gid())).is_err() {
+        mode &= 0o707;
+    }
+    file.set_permissions(Permissions::from_mode(mode))
 }
 
 impl Drop for Temporary {

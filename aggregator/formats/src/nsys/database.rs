@@ -2,16 +2,28 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
-use trace::place;
+use trace::{OmissionRow, files, place};
 
 use crate::columnar::Column;
 use crate::nsys::sqlite::Sqlite;
 use crate::nsys::table_files::TableFiles;
 use crate::nsys::wanted::{Tables, Wanted};
 use model::Error;
+
+/// The ends of the names of files with changes, and how such files begin (SQLite, Database File Format, 3 and 4.1). The begin of a journal
+/// is overwritten when its changes are saved.
+const UNSAVED: [(&str, &[[u8; 4]]); 2] =
+    [("-wal", &[[0x37, 0x7f, 0x06, 0x82], [0x37, 0x7f, 0x06, 0x83]]), ("-journal", &[[0xd9, 0xd5, 0x05, 0xf9]])];
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
 
 /// An export.
 pub(super) struct Database {
@@ -54,6 +66,27 @@ impl Database {
     /// The names of the tables.
     pub(super) fn tables(&self) -> impl Iterator<Item = &str> {
         self.tables.keys().map(String::as_str)
+    }
+
+    /// Files beside one of SQLite that hold changes which are not in it yet. They are not read: that needs a lock, and a program that has
+    /// them open.
+    pub(super) fn unsaved(&self) -> Vec<OmissionRow> {
+        let Store::Sqlite(_) = &self.store else { return Vec::new() };
+        let holds = |(end, magics): &&(&str, &[[u8; 4]])| {
+            let mut head = [0; 4];
+            let beside = files::open_regular(&beside(&self.path, end));
+            beside.and_then(|mut file| file.read_exact(&mut head)).is_ok() && magics.contains(&head)
+        };
+        let omission = |(end, _): &(&str, &[[u8; 4]])| {
+            let name = beside(&self.path, end);
+            let why = format!(
+                "{} may hold rows that are not in the file yet; end the program that writes it, open the file with sqlite3 once, and try \
+                 again",
+                name.file_name().unwrap_or_default().display()
+            );
+            OmissionRow::lost("rows", why)
+        };
+        UNSAVED.iter().filter(holds).map(omission).collect()
     }
 
     /// Views, which other programs may have made of anything.

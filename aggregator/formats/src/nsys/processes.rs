@@ -139,6 +139,7 @@ fn of_file(database: &Database, problems: &mut Vec<OmissionRow>) -> Result<(Vec<
         return Err(unread(path, "it has none of the tables of one"));
     }
     problems.extend(tables::unread(database));
+    problems.extend(database.unsaved());
     let session = session(database, problems);
     let mut pids: Vec<Option<i64>> = global_pids(database, problems).into_iter().map(Some).collect();
     let has_rows = |table: &&str| database.count(table, 0) == Ok(None);

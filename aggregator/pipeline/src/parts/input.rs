@@ -8,6 +8,7 @@ use trace::{Manifest, place, rank_tables};
 
 use crate::parts::contract::InputIdentity;
 use crate::parts::division::RankBytes;
+use formats::paths::is_run;
 use formats::run_source::RunSource;
 use model::Error;
 use model::options::Options;
@@ -66,6 +67,22 @@ impl MapInput {
             return Ok(self);
         }
         Err(no_rank(self.open(|_| true)?.source(), options.ranks.as_ref()))
+    }
+
+    /// Refuses a directory for parts that is a run or holds files of the input: the tables of both would mix.
+    pub(crate) fn refuse(&self, parts: &Path) -> Result<(), Error> {
+        let occupied = |why: &str| Err(trace::Error::Occupied { path: parts.into(), why: why.into() }.into());
+        if is_run(parts)? {
+            return occupied("it is a run; give the parts a directory of their own");
+        }
+        let Kind::Files(source) = &self.kind else { return Ok(()) };
+        let Ok(parts) = parts.canonicalize() else { return Ok(()) };
+        let folders: BTreeSet<PathBuf> =
+            source.files()?.iter().filter_map(|file| Some(file.path.parent()?.to_path_buf())).collect();
+        if folders.iter().any(|folder| folder.canonicalize().is_ok_and(|folder| folder == parts)) {
+            return occupied("it holds files of the input; give the parts a directory of their own");
+        }
+        Ok(())
     }
 
     /// The identity of the input. `choices` decide what of it is read.

@@ -45,13 +45,15 @@ impl<'a> Mapper<'a> {
     /// ranks and the total.
     ///
     /// # Errors
-    /// The errors of [`MapInput::open`]; [`Error::Trace`] or [`Error::Io`] if a file cannot be written.
+    /// The errors of [`MapInput::open`]; [`Error::Trace`] or [`Error::Io`] if a file cannot be written, or `parts` is a run or holds files
+    /// of the input.
     pub fn map(
         &self,
         parts: &Path,
         index: u32,
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<(ShareManifest, bool), Error> {
+        self.input.refuse(parts)?;
         let share = Share { index, of: self.contract.shares };
         let (opened, ranks) = self.open(share)?;
         let new =

@@ -8,6 +8,7 @@
 //!
 //! No error reaches the program: it is kept as a problem, and counted in the run where there is one.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use launch::Identity;
 use recorder::{Clock, Recorder, Session, lock};
+use trace::command_line::{self, without_values};
 use trace::{CLOCK_SOURCE, CounterRow, OMISSION_SOURCE, PROFILER_ERROR_NS};
 
 use super::endpoint::{Answer, Endpoint, Request, directories, own_directory, sockets, stem};
@@ -283,6 +285,7 @@ impl Work {
         ]);
         let request = RunRequest {
             out: Some(out.clone()),
+            command: without_values(command_line::texts().into_iter().map(Cow::Owned)),
             launcher: identity.launcher.as_str().into(),
             config,
             world_size: rank_of(identity.world_size),

@@ -60,6 +60,11 @@ pub struct ExecArguments {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_bytes: Option<u64>,
 
+    /// Store the values of the program's arguments in the run, too, which all may read who may read the run [default: the program's
+    /// name and the names of its options]
+    #[arg(long)]
+    pub(super) record_command: bool,
+
     /// Print errors only
     #[arg(long, short)]
     pub(super) quiet: bool,

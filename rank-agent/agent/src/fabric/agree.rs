@@ -29,6 +29,8 @@ pub struct RunPlace {
 pub struct RunRequest {
     /// Its directory; `None`: a new one in the current directory.
     pub out: Option<PathBuf>,
+    /// The command line for the manifest, program first.
+    pub command: Vec<String>,
     /// The launcher of the ranks.
     pub launcher: String,
     /// Settings for the manifest.
@@ -127,10 +129,7 @@ fn create_run(request: &RunRequest) -> Result<RunPlace, Error> {
         world_size: i32::try_from(request.world_size).unwrap_or(i32::MAX),
         created_utc_ns,
         tool: format!("rank-agent {}", env!("CARGO_PKG_VERSION")),
-        command: trace::command_line::get()
-            .into_iter()
-            .map(|argument| argument.to_string_lossy().into_owned())
-            .collect(),
+        command: request.command.clone(),
         config: request.config.clone(),
     };
     let locked = manifest.begin(&path).map_err(|error| match error {
