@@ -134,7 +134,7 @@ fn integers(values: &Value) -> Vec<i64> {
     values.as_array().unwrap().iter().filter_map(Value::as_i64).collect()
 }
 
-/// What the account says that these ranks take of a step, and the interval of the verdict.
+/// The time that these ranks take of a step by the account, and the interval of the verdict.
 fn cost_ms(found: &Value, culprits: &[i64]) -> (f64, Option<(f64, f64)>) {
     let rows = found["tables"]["lost_time"].as_array().unwrap();
     let of_culprits = rows.iter().filter(|row| row["rank"].as_i64().is_some_and(|rank| culprits.contains(&rank)));
@@ -146,7 +146,7 @@ fn cost_ms(found: &Value, culprits: &[i64]) -> (f64, Option<(f64, f64)>) {
     (sum_ns as f64 / steps / 1e6, Some((end_ms("low_ns"), end_ms("high_ns"))))
 }
 
-/// What calling all-gathers earlier saves of a step.
+/// The time of a step that earlier all-gathers save.
 fn early_gathers_ms(found: &Value) -> f64 {
     let findings = found["tables"]["findings"].as_array().unwrap();
     let late = findings.iter().find(|row| row["id"] == "late-all-gathers").unwrap();

@@ -30,7 +30,7 @@ pub struct SourceInfo {
     pub left_out_files: BTreeSet<String>,
 }
 
-/// The ranks of a job of which a source has nothing. A manifest or a trace may claim any number of ranks, so only the first are listed.
+/// The ranks of a job that a source does not have. A manifest or a trace may claim any number of ranks, so only the first are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MissingRanks {
     /// The first of them, ascending.
