@@ -114,7 +114,7 @@ pub fn kineto(bytes: &[u8]) {
 pub fn exec(bytes: &[u8]) {
     let Some((part, rest)) = bytes.split_first() else { return };
     match part % 3 {
-        0 => agent::fabric::tcp::fuzz::check_any_connection(rest),
+        0 => agent::fabric::sockets::fuzz::check_any_connection(rest),
         1 => agent::exec::fuzz::check_any_peer(rest),
         _ => inject::check_any_variables(rest),
     }

@@ -1,6 +1,9 @@
 //! The address at which rank 0 of a job listens when no MPI connects the ranks.
 //!
-//! Every rank computes the same address from the variables of its launcher.
+//! Every rank computes the same address from the variables of its launcher. Ranks of one host meet at Unix sockets instead, which are
+//! named by the job and the port.
+
+use std::net::IpAddr;
 
 use twox_hash::XxHash3_64;
 
@@ -20,7 +23,7 @@ pub struct Meeting {
     pub host: String,
     /// Port of rank 0.
     pub port: u16,
-    /// Whether all ranks are on this host; then only its loopback is used.
+    /// Whether all ranks are on this host.
     pub is_local: bool,
     /// A name that differs between jobs on the same hosts; not a secret.
     pub job: String,
@@ -40,13 +43,16 @@ impl Meeting {
         let is_local = local_ranks(identity.launcher, &set) == Some(identity.world_size);
         if let Some(given) = given {
             let (host, port) = parse_address(given).ok_or_else(|| address_error("--rendezvous", given))?;
-            return Ok(Self { host, port, is_local: false, job, source: "--rendezvous" });
+            let is_local = is_local || is_loopback(&host);
+            return Ok(Self { host, port, is_local, job, source: "--rendezvous" });
         }
-        let host = |host: String| if is_local { LOOPBACK.to_owned() } else { host };
+        let host = |host: String, is_local: bool| if is_local { LOOPBACK.to_owned() } else { host };
         if let (Some(address), Some(port)) = (set("MASTER_ADDR"), set("MASTER_PORT")) {
             let port: u16 = port.parse().map_err(|_| address_error("MASTER_PORT", &port))?;
             let source = "MASTER_ADDR and MASTER_PORT";
-            return Ok(Self { host: host(address), port: beside(port), is_local, job, source });
+            // Ranks of other hosts cannot reach a loopback.
+            let is_local = is_local || is_loopback(&address);
+            return Ok(Self { host: host(address, is_local), port: beside(port), is_local, job, source });
         }
         let port = port_of(&job);
         if is_local {
@@ -63,6 +69,10 @@ impl Meeting {
 }
 
 const LOOPBACK: &str = "127.0.0.1";
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
 
 fn address_error(variable: &'static str, value: &str) -> Error {
     Error::Address { variable, value: value.to_owned() }
@@ -183,6 +193,11 @@ mod tests {
         let Meeting { host, port, is_local, source, .. } = find(Some("10.0.0.1:4000"), &TORCHRUN).unwrap();
         assert_eq!((host.as_str(), port, is_local, source), ("10.0.0.1", 4000, false, "--rendezvous"));
         assert_eq!(find(Some("[fe80::1]:4000"), &TORCHRUN).unwrap().host, "fe80::1");
+        for (given, is_local) in
+            [("127.0.0.1:1", true), ("[::1]:1", true), ("localhost:1", true), ("10.0.0.1:1", false)]
+        {
+            assert_eq!(find(Some(given), &TORCHRUN).unwrap().is_local, is_local, "{given}");
+        }
         for wrong in ["node7", "node7:", ":4000", "node7:0", "node7:99999", "fe80::1:4000", "[fe80::1:4000"] {
             assert!(find(Some(wrong), &TORCHRUN).unwrap_err().to_string().contains(wrong), "{wrong}");
         }

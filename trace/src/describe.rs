@@ -55,7 +55,7 @@ pub fn describe() -> String {
 }
 
 fn describe_table(out: &mut String, table: &Table, vocabularies: &mut BTreeMap<&'static str, VocabularyInfo>) {
-    let sorted = table.sorted_by.map_or(String::new(), |column| format!(" Each file is sorted by `{column}`."));
+    let sorted = table.sorted_by.map_or(String::new(), |column| format!(" Each part is sorted by `{column}`."));
     let _ = writeln!(out, "### {}\n\n{}{sorted}\n", table.name, table.doc);
     describe_columns(out, &table.columns, vocabularies);
 }

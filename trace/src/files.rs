@@ -20,7 +20,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{CWD, OFlags, RenameFlags, StatFs, fstatfs, renameat_with, statfs};
 use rustix::io::Errno;
 
 use crate::Error;
@@ -246,7 +246,44 @@ pub fn replace_directory<E: From<Error>>(
     Ok(())
 }
 
-/// Opens a file to read it. A pipe, a socket or a device is refused: opening or reading it may block for ever.
+/// File systems in which the kernel makes files up, by the numbers of `linux/magic.h`: proc, sysfs, cgroup and cgroup2, debugfs, tracefs,
+/// securityfs, selinuxfs, bpf, configfs, pstore, efivarfs, devpts, mqueue, fusectl, binfmt_misc, rpc_pipefs, nsfs.
+const OF_KERNEL: [u32; 18] = [
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0xf97c_ff8c,
+    0xcafe_4a11,
+    0x6265_6570,
+    0x6165_676c,
+    0xde5e_81e4,
+    0x1cd1,
+    0x1980_0202,
+    0x6573_5543,
+    0x4249_4e4d,
+    0x6759_6969,
+    0x6e73_6673,
+];
+
+/// Whether a path is of a file system in which the kernel makes files up, such as `/proc`.
+///
+/// # Errors
+/// The error of the operating system.
+pub(crate) fn is_of_kernel(path: &Path) -> io::Result<bool> {
+    Ok(is_kernels(&statfs(path)?))
+}
+
+fn is_kernels(found: &StatFs) -> bool {
+    OF_KERNEL.contains(&(found.f_type as u32))
+}
+
+/// Opens a file to read it. A pipe, a socket or a device is refused: opening or reading it may block for ever. So is a file
+/// of the kernel, such
+/// as `/proc/kmsg`, which may also have no end.
 ///
 /// # Errors
 /// The error of the operating system; `InvalidInput` if it is no regular file.
@@ -254,10 +291,12 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     // Without the flag, opening a pipe waits for its writer. It changes nothing for a regular file.
     let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
     let kind = file.metadata()?.file_type();
-    match kind.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {}, not a regular file", kind_name(kind)))),
-    }
+    let what = match kind.is_file() {
+        true if is_kernels(&fstatfs(&file)?) => "a file of the kernel",
+        true => return Ok(file),
+        false => kind_name(kind),
+    };
+    Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {what}, not a regular file")))
 }
 
 fn kind_name(kind: FileType) -> &'static str {

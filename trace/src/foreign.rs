@@ -130,7 +130,19 @@ impl<'a> Arrow<'a> {
             let zeros = arrow.rest[ARROW_MAGIC.len()..].iter().take_while(|byte| **byte == 0).count();
             arrow.rest.advance(ARROW_MAGIC.len() + zeros);
         }
+        let bytes = arrow.file.size_bytes().map_err(io(path))?;
+        if arrow.first_message_bytes().is_some_and(|first| u64::from(first) > bytes) {
+            return Err(arrow.damaged("its first message is longer than the file"));
+        }
         Ok(arrow)
+    }
+
+    /// The length of the first message, which may have a mark before it. The decoder reserves so much memory; the first
+    /// letters of a text would
+    /// be a GB.
+    fn first_message_bytes(&self) -> Option<u32> {
+        let (words, _) = self.rest.as_chunks::<4>();
+        words.iter().take(2).map(|word| u32::from_le_bytes(*word)).find(|word| *word != u32::MAX)
     }
 
     fn damaged(&self, why: &str) -> Error {

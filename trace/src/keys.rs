@@ -19,6 +19,8 @@ pub const KEY_PID: &str = "rankscope.pid";
 pub const KEY_BOOT_ID: &str = "rankscope.boot_id";
 /// Recording session of several processes; absent where a process records alone.
 pub const KEY_SESSION: &str = "rankscope.session";
+/// The parts that a joined one holds, each with its rows, as `8:1000,9:990`; absent from a part that was closed once.
+pub const KEY_PARTS: &str = "rankscope.parts";
 /// Clock domain of every time in the file.
 pub const KEY_CLOCK_DOMAIN: &str = "rankscope.clock_domain";
 

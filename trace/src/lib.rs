@@ -99,6 +99,7 @@ pub use maybe::{Maybe, MaybeAt, MaybeNs};
 pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, PROFILER_ERROR_NS, worst_omission};
 pub use run::growing::Growing;
 pub use run::{Problem, Run};
+pub use shard::join::join_parts;
 pub use shard::write::{ForEach, write_shard, write_shard_with, write_table};
 pub use shard::{
     Checker, ClosedShard, ROW_GROUP_ROWS, Shard, ShardMeta, column_names, is_written_by_rankscope, parse_shard_name,

@@ -17,21 +17,23 @@ mod process;
 mod reasons;
 #[cfg(feature = "cloud")]
 mod retry;
+mod search;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 pub use entry::{Entry, Kind};
 use objects::Object;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
+pub use search::{Search, Step};
 
 use crate::files::open_regular;
 use crate::url::Url;
-pub use crate::url::{is_url, without_secrets};
+pub use crate::url::{canonical, is_url, without_secrets};
 
 /// Threads that wait for answers of an object store at the same time.
 const WAITING_THREADS: usize = 32;
@@ -111,14 +113,6 @@ pub fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
     // They have one directory, so that bytes order them as parts of paths do, and faster.
     entries.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     Ok(entries)
-}
-
-/// The path without links. A URL has none.
-///
-/// # Errors
-/// The error of the file system.
-pub fn canonical(path: &Path) -> io::Result<PathBuf> {
-    if is_url(path) { Ok(path.into()) } else { fs::canonicalize(path) }
 }
 
 /// A file or an object that is open to be read.

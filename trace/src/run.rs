@@ -106,6 +106,7 @@ impl Run {
         }
         // By number: beyond part 9999 the names sort differently.
         run.shards.values_mut().for_each(|shards| shards.sort_by_key(|shard| shard.part));
+        run.pass_joined_parts();
         run.drop_double_claims();
         run.compare_with_lists();
         run.find_missing_ranks(&others);
@@ -244,6 +245,22 @@ impl Run {
             return;
         };
         self.problem(&shard.path, Some(rank), format!("rows of {}", shard.table), Some(shard.rows as i64), why);
+    }
+
+    /// Passes over parts whose rows a joined one of the same process holds, too: that process was killed while it joined them.
+    fn pass_joined_parts(&mut self) {
+        for shards in self.shards.values_mut() {
+            let joined = shards.iter().filter(|shard| shard.parts.len() > 1);
+            let of_joined = joined.flat_map(|shard| shard.parts[1..].iter().map(|(part, _)| (shard.meta.pid, *part)));
+            let held: BTreeSet<(i64, u32)> = of_joined.collect();
+            shards.retain(|shard| !held.contains(&(shard.meta.pid, shard.part)));
+        }
+    }
+
+    /// Whether the shards of a rank are still those that were opened. A rank that records joins its parts.
+    pub fn is_current(&self, rank: i32) -> bool {
+        let is_same = |shard: &Shard| std::fs::metadata(&shard.path).is_ok_and(|found| found.len() == shard.bytes);
+        crate::url::is_url(&self.path) || self.of_rank(rank).flat_map(|(_, shards)| shards).all(is_same)
     }
 
     /// Two processes may claim one rank, and nothing tells which one is right. The claim with more rows stays, the other

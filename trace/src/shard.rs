@@ -1,6 +1,7 @@
 //! Shards: one Parquet file per table, rank and part. Writer and reader check the same facts.
 
 mod headers;
+pub(crate) mod join;
 pub(crate) mod write;
 
 use std::cell::Cell;
@@ -23,7 +24,7 @@ use parquet::schema::types::SchemaDescriptor;
 
 use crate::checksum;
 use crate::keys::{
-    KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
+    KEY_BOOT_ID, KEY_CLOCK_DOMAIN, KEY_HOST, KEY_PARTS, KEY_PID, KEY_RANK, KEY_RUN_ID, KEY_SCHEMA_VERSION, KEY_SESSION,
     SCHEMA_VERSION,
 };
 use crate::place::{self, Opened};
@@ -120,12 +121,27 @@ pub struct Checker {
     sorted_by: Option<&'static str>,
     last: i64,
     rows: usize,
+    /// The rows at which further parts of a joined shard begin, the last one first.
+    begins: Vec<usize>,
 }
 
 impl Checker {
     /// A checker before the first batch.
     pub fn new(table: &Table, rank: i32) -> Self {
-        Self { table: table.name.into(), rank, sorted_by: table.sorted_by, last: i64::MIN, rows: 0 }
+        Self { table: table.name.into(), rank, sorted_by: table.sorted_by, last: i64::MIN, rows: 0, begins: Vec::new() }
+    }
+
+    /// A checker of the parts of a joined shard, which are sorted one by one.
+    fn of_parts(table: &Table, rank: i32, parts: &[(u32, u64)]) -> Self {
+        let mut begins: Vec<usize> = parts
+            .iter()
+            .scan(0_usize, |row, (_, rows)| {
+                *row = row.saturating_add(usize::try_from(*rows).unwrap_or(usize::MAX));
+                Some(*row)
+            })
+            .collect();
+        begins.reverse();
+        Self { begins, ..Self::new(table, rank) }
     }
 
     /// Checks the next batch of the shard. Columns that a projection left out are not checked.
@@ -144,6 +160,10 @@ impl Checker {
             && let Some(times) = longs(column)
         {
             for (row, time) in times.values().iter().enumerate() {
+                while self.begins.last().is_some_and(|begin| self.rows + row >= *begin) {
+                    self.begins.pop();
+                    self.last = i64::MIN;
+                }
                 if *time < self.last {
                     let (table, column, row) = (self.table.clone(), column.into(), self.rows + row);
                     return Err(Error::Unsorted { table, column, row });
@@ -172,6 +192,8 @@ pub struct Shard {
     pub table: String,
     /// Part number.
     pub part: u32,
+    /// The parts that it holds, each with its rows: itself, and those that were joined to it.
+    pub parts: Vec<(u32, u64)>,
     /// Number of rows.
     pub rows: u64,
     /// Size of the file.
@@ -209,10 +231,11 @@ impl Shard {
             return Err(Error::Metadata { path: path.into(), key: KEY_RANK, problem });
         }
         let rows = footer.metadata().file_metadata().num_rows().max(0) as u64;
+        let parts = read_parts(path, &footer, (part, rows))?;
         let footer_xxh3 = checksum::of_footer(&file, bytes).map_err(io)?;
         let memory_bytes = memory_bytes(footer.metadata());
         let (path, table, last_step) = (path.into(), table.into(), last_step(footer.metadata()));
-        Ok(Self { path, table, part, rows, bytes, footer_xxh3, memory_bytes, last_step, meta })
+        Ok(Self { path, table, part, parts, rows, bytes, footer_xxh3, memory_bytes, last_step, meta })
     }
 
     /// Reads batches of the named columns (all, if `columns` is `None`) and hands each to `visit`, after the shard's
@@ -229,7 +252,7 @@ impl Shard {
         columns: Option<&[&str]>,
         mut visit: impl FnMut(&RecordBatch) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut checker = Checker::new(table, self.meta.rank);
+        let mut checker = Checker::of_parts(table, self.meta.rank, &self.parts);
         let mut texts = 0;
         let file = place::open(&self.path).map_err(|source| Error::Io { path: self.path.clone(), source })?;
         let damage = read_batches(file, &self.path, columns, |batch| {
@@ -467,6 +490,30 @@ fn read_meta(path: &Path, footer: &ArrowReaderMetadata) -> Result<ShardMeta, Err
     })
 }
 
+/// The parts that a file holds, with their rows. `own` is the part that it is by its name.
+fn read_parts(path: &Path, footer: &ArrowReaderMetadata, own: (u32, u64)) -> Result<Vec<(u32, u64)>, Error> {
+    let mut pairs = footer.metadata().file_metadata().key_value_metadata().into_iter().flatten();
+    let Some(text) = pairs.find(|pair| pair.key == KEY_PARTS).and_then(|pair| pair.value.as_deref()) else {
+        return Ok(vec![own]);
+    };
+    let rows = |parts: &[(u32, u64)]| parts.iter().fold(0, |sum: u64, (_, rows)| sum.saturating_add(*rows));
+    let parts = parse_parts(text).filter(|parts| parts.first().is_some_and(|(first, _)| *first == own.0));
+    parts.filter(|parts| rows(parts) == own.1).ok_or_else(|| Error::Metadata {
+        path: path.into(),
+        key: KEY_PARTS,
+        problem: "is no list of parts with the rows of this file".into(),
+    })
+}
+
+/// The parts of `rankscope.parts` with their rows.
+fn parse_parts(text: &str) -> Option<Vec<(u32, u64)>> {
+    let part = |text: &str| {
+        let (part, rows) = text.split_once(':')?;
+        Some((part.parse().ok()?, rows.parse().ok()?))
+    };
+    text.split(',').map(part).collect()
+}
+
 /// The names of the columns of `batch`, for tests and small readers.
 pub fn column_names(batch: &RecordBatch) -> Vec<Arc<str>> {
     batch.schema().fields().iter().map(|f| f.name().as_str().into()).collect()
@@ -475,6 +522,14 @@ pub fn column_names(batch: &RecordBatch) -> Vec<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_parts_must_have_the_rows_of_the_file() {
+        assert_eq!(parse_parts("8:1000,9:990"), Some(vec![(8, 1000), (9, 990)]));
+        for text in ["", "8", "8:", ":1", "8:1,", "8:-1", "8:1;9:1", "99999999999:1"] {
+            assert_eq!(parse_parts(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn a_panic_of_the_parquet_reader_becomes_an_error() {

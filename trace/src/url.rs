@@ -32,6 +32,14 @@ pub fn is_url(path: &Path) -> bool {
     Url::of(path).is_some()
 }
 
+/// The path without links. A URL has none.
+///
+/// # Errors
+/// The error of the file system.
+pub fn canonical(path: &Path) -> std::io::Result<PathBuf> {
+    if is_url(path) { Ok(path.into()) } else { std::fs::canonicalize(path) }
+}
+
 /// A URL without its secrets, if it has some: a password, or a query, which may hold a signature.
 pub fn without_secrets(path: &Path) -> Option<PathBuf> {
     let url = Url::of(path)?;

@@ -3,6 +3,7 @@
 
 mod level;
 mod lines;
+mod losses;
 mod parts;
 mod phrases;
 
@@ -12,6 +13,7 @@ use trace::{OmissionKind, OmissionRow, StragglerRow, Verdict as RankVerdict};
 
 pub(crate) use self::level::Place;
 use self::level::level;
+pub use self::losses::take_losses;
 pub use self::phrases::place;
 use self::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
 use crate::occupancy::LOW_OCCUPANCY;
@@ -116,7 +118,7 @@ fn of_no_rank(tables: &Tables, facts: &Facts) -> String {
     let account = tables.omissions.iter().find(|row| &*row.what == account::ACCOUNT);
     match account {
         Some(row) => format!("where the time of the steps goes is unknown, because {}", row.why),
-        None => missing(facts),
+        None => losses::doubt(tables, facts).unwrap_or_else(|| missing(facts)),
     }
 }
 
@@ -135,7 +137,9 @@ fn kind_of(
         () if suspects.iter().any(is_much) => VerdictKind::Undecided,
         () if !suspects.is_empty() && part.is_none() => VerdictKind::Undecided,
         () if !judged(tables, facts) => VerdictKind::Nothing,
-        () if !is_whole || tables.lost_time.is_empty() => VerdictKind::Undecided,
+        () if !is_whole || tables.lost_time.is_empty() || losses::doubt(tables, facts).is_some() => {
+            VerdictKind::Undecided
+        }
         () => part.map_or(VerdictKind::Balanced, parts::PartOfSteps::kind),
     }
 }

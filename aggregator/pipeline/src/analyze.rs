@@ -284,6 +284,7 @@ fn conclude(
     name_slow_devices(&mut tables.stragglers, &tables.kernel_stats, &facts);
     tables.omissions = omissions;
     tables.rank_groups = rank_groups(&tables, &facts);
+    headline::take_losses(&mut tables, &facts);
     let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables, ..Analysis::default() };
     add_findings(&mut analysis, options, &of_parts);

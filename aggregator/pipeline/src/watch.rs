@@ -96,9 +96,9 @@ impl Watch {
         }
         let is_new_step = self.follow_steps(&growing, now);
         if is_new_step {
-            self.judge(&growing, &mut events);
+            self.judge(&mut growing, &mut events);
         }
-        let missing_after = self.hangs.look(&growing, !shards.is_empty(), self.steps.longest_ns(), now);
+        let missing_after = self.hangs.look(&mut growing, !shards.is_empty(), self.steps.longest_ns(), now);
         self.report_hang(missing_after, &mut events);
         // What was closed last may have come while the shards were read.
         let is_read = shards.is_empty() && !growing.is_pending();
@@ -204,7 +204,7 @@ impl Watch {
     }
 
     /// Judges the newest steps.
-    fn judge(&mut self, growing: &Growing, events: &mut Vec<Event>) {
+    fn judge(&mut self, growing: &mut Growing, events: &mut Vec<Event>) {
         let window = self.steps.window(growing.first_whole_step());
         let Some(window) = window else {
             self.state.not_judged = Some(format!("fewer than {} whole steps are recorded yet", steps::MIN_STEPS));

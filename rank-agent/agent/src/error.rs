@@ -46,6 +46,20 @@ pub enum Error {
     /// The peer that answered does not belong to this job: wrong token, rank or size.
     #[error("{0}")]
     WrongPeer(String),
+    /// The ranks run on several hosts, and share no secret.
+    #[error(
+        "the ranks run on several hosts and share no secret: give all of them the same --out on a shared file system, or the \
+         same RANKSCOPE_TOKEN"
+    )]
+    NoSecret,
+    /// Rank 0 left no secret that this rank may use.
+    #[error("{}, the secret of the job: {why}; is --out shared by all hosts? RANKSCOPE_TOKEN replaces it", path.display())]
+    NoSecretFile {
+        /// Where it should be.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Ranks of the job did not connect in time.
     #[error(
         "{} did not connect to {place} within {limit_s} s{}",
@@ -98,6 +112,20 @@ pub enum Error {
     /// The recorder could not be started.
     #[error(transparent)]
     Recorder(#[from] recorder::Error),
+}
+
+impl Error {
+    /// Whether the network or other ranks failed, and not this one.
+    pub(crate) fn is_of_peers(&self) -> bool {
+        matches!(
+            self,
+            Self::Network { .. }
+                | Self::WrongPeer(_)
+                | Self::Missing { .. }
+                | Self::NoSecret
+                | Self::NoSecretFile { .. }
+        )
+    }
 }
 
 /// `rank 3`, or `ranks 1, 2, 3, … (7 in all)`.

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Wrong options, a run that exists and a disk that fails are errors before the program starts, so that no job computes for
-//! hours without being recorded. Ranks that do not meet are no error: each group that has met is recorded, and the run
-//! states whose clocks were not compared. After the start a problem never stops the program: it is printed, and counted in
-//! the run.
+//! hours without being recorded. Ranks that do not meet, and a network that fails, are no error: each group that has met is recorded,
+//! and the run states whose clocks were not compared. After the start a problem never stops the program: it is printed, and counted
+//! in the run.
 
 mod agent;
 mod child;
@@ -21,6 +21,7 @@ mod environment;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod join;
+mod secret;
 mod steering;
 mod switch;
 mod sync;
@@ -30,7 +31,6 @@ use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
-use std::sync::Arc;
 use std::time::Duration;
 
 use launch::Identity;
@@ -39,14 +39,14 @@ use trace::command_line::{self, without_values};
 use trace::{CLOCK_SOURCE, CounterRow};
 
 use crate::error::signal_text;
-use crate::fabric::agree::{JOB, RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
+use crate::fabric::Stop;
+use crate::fabric::agree::{JOB, RunPlace, RunRequest, host_hash};
 use crate::fabric::ping::PingTree;
-use crate::fabric::{Control, Stop};
 use crate::{Error, console};
 use child::{Forwarder, Target};
 use environment::{Environment, ExecContext, find_library};
 use join::{Joined, join, rank_of};
-use steering::{Steering, parts_of, program_joined};
+use steering::{Steering, parts_of, program_joined, unclosed};
 use switch::Switch;
 use sync::{Progress, Steps, Sync};
 
@@ -73,28 +73,25 @@ fn exec(arguments: &ExecArguments, identity: &Identity, command: &'static str) -
     let target = Target::default();
     let _forwarder = Forwarder::start(target.clone())?;
     let exec = Exec { arguments, identity, command, target };
-    let Joined { control, job, apart, .. } = exec.join()?;
+    let mut joined = exec.join()?;
     let request = RunRequest {
         out: arguments.out.clone(),
         command: exec.command_line(),
         launcher: identity.launcher.as_str().into(),
-        config: exec.config(job),
+        config: exec.config(joined.job.clone()),
         world_size: rank_of(identity.world_size),
     };
-    let place = agree_on_run(&*control, &request)?;
-    if let Some(apart) = &apart {
-        exec.warn_apart(apart, &place);
-    }
+    let place = joined.run(&request)?;
     let library = find_library(std::env::var_os("RANKSCOPE_INJECT_LIB"), std::env::current_exe().ok().as_deref());
-    let mut steering = agree_on_success(&*control, Steering::prepare(arguments))?;
+    let mut steering = joined.all_succeed(Steering::prepare(arguments))?;
     let recording = recorder::Options { control: steering.page.clone(), ..exec.recording(&place) };
     let context = ExecContext { recording: &recording, detail: arguments.nccl_detail, library: &library };
     let environment = Environment::new(&context, &|name| std::env::var_os(name));
     // --max-bytes limits the program's rows. This process writes few rows, and the analysis needs all of them.
     let recorder = Recorder::start(recorder::Options { max_bytes: None, ..recording }).map_err(Error::from);
-    let recorder = agree_on_success(&*control, recorder)?;
+    let recorder = joined.all_succeed(recorder)?;
     steering.listen(&place, identity);
-    exec.record((control, apart), &place, &environment, &recorder, steering)
+    exec.record(joined, &place, &environment, &recorder, steering)
 }
 
 struct Exec<'a> {
@@ -136,7 +133,8 @@ impl Exec<'_> {
         let timeout = Duration::from_secs(self.arguments.join_timeout.into());
         let stop = Stop::default();
         self.target.interrupt(Some(stop.clone()));
-        let joined = join(self.identity, self.arguments.rendezvous.as_deref(), timeout, stop);
+        let given = (self.arguments.rendezvous.as_deref(), self.arguments.out.as_deref());
+        let joined = join(self.identity, given, timeout, stop);
         self.target.interrupt(None);
         let joined = joined?;
         if let Some(note) = &joined.note {
@@ -188,28 +186,30 @@ impl Exec<'_> {
 
     fn record(
         &self,
-        (control, apart): (Arc<dyn Control>, Option<String>),
+        mut joined: Joined,
         place: &RunPlace,
         environment: &Environment,
         recorder: &Recorder,
         mut steering: Steering,
     ) -> Result<u8, Error> {
-        let (tree, _) = PingTree::for_fabric(&*control, host_hash())?;
         let progress = Progress::default();
-        let every = self.arguments.ping_every();
-        let switch = steering.switch.clone();
-        let steps = Steps::default();
-        let sync = Sync {
-            control,
-            tree,
-            recorder: recorder.clone(),
-            every,
-            progress: progress.clone(),
-            switch,
-            steps,
-            error_ns: 0,
-        };
-        sync.burst()?;
+        let sync = joined.together(|control| {
+            let (tree, _) = PingTree::for_fabric(&**control, host_hash())?;
+            let sync = Sync {
+                control: control.clone(),
+                tree,
+                recorder: recorder.clone(),
+                every: self.arguments.ping_every(),
+                progress: progress.clone(),
+                switch: steering.switch.clone(),
+                steps: Steps::default(),
+                error_ns: 0,
+            };
+            sync.burst().map(|()| sync)
+        })?;
+        if let Some(apart) = &joined.apart {
+            self.warn_apart(apart, place);
+        }
         if self.arguments.paused {
             let shown = place.shown.display();
             self.say(&format!("nothing is recorded until: rankscope ctl start --out {shown}"));
@@ -244,7 +244,7 @@ impl Exec<'_> {
         // The thread returns at once and has no result.
         let _ = schedule.join();
         let mut rows = self.explanations(place, environment, &synced, &ended, &steering.switch);
-        rows.extend(apart.map(|why| self.counter(CLOCK_SOURCE, 0, why)));
+        rows.extend(joined.apart.map(|why| self.counter(CLOCK_SOURCE, 0, why)));
         if let Err(error) = recorder.rows(rows) {
             self.warn(&format!("the run does not list its missing rows: {error}"));
         }
@@ -300,6 +300,10 @@ impl Exec<'_> {
         if let Some(problem) = environment.problems.first() {
             return Some(problem.clone());
         }
+        if let Some(why) = unclosed(run, self.identity.rank) {
+            // Printed at the end.
+            return Some(why);
+        }
         let why = match (program_joined(run, self.identity.rank), switch.was_on()) {
             (false, _) => "the program loaded neither CUDA nor NCCL, so there was nothing to record",
             (true, true) => "the program loaded CUDA or NCCL, but made no call that is recorded",
@@ -312,6 +316,9 @@ impl Exec<'_> {
     fn end(&self, place: &RunPlace, summary: &Summary, status: ExitStatus) {
         if let Some(why) = &summary.failure {
             self.warn(&format!("the run is incomplete: {why}"));
+        }
+        if let Some(why) = unclosed(&place.path, self.identity.rank) {
+            self.warn(&why);
         }
         let shown = place.shown.display();
         let cut = status.signal().map(|signal| format!("signal {} ended the program; ", signal_text(signal)));

@@ -17,8 +17,8 @@ use crate::Error;
 
 pub mod agree;
 pub mod ping;
+pub mod sockets;
 pub mod solo;
-pub mod tcp;
 pub mod threads;
 
 /// A communicator of a [`Fabric`].

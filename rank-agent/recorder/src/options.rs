@@ -35,7 +35,7 @@ pub struct Options {
     pub clock: Clock,
     /// Capacity of a thread's queue, in entries of 64 bytes. Default: 32 768.
     pub queue_records: usize,
-    /// The writer closes a part at least this often while rows arrive. Default: 2 s.
+    /// The writer closes a part at least this often while rows arrive. Default: 0.8 s.
     pub part_period: Duration,
     /// Number of rows of a table at which the writer closes a part early, and the most rows that it keeps while it
     /// cannot write. Default: 262 144.
@@ -70,7 +70,7 @@ impl Options {
             device: None,
             clock: Clock::system(),
             queue_records: 32_768,
-            part_period: Duration::from_secs(2),
+            part_period: Duration::from_millis(800),
             part_rows: 262_144,
             finish_timeout: Duration::from_secs(30),
             versions: BTreeMap::new(),

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstatvfs, open};
 
 /// Names that are tried. More are taken only if somebody makes files with these names.
 const MAX_NAMES: u32 = 1000;
@@ -36,6 +36,15 @@ impl ScratchDirectory {
     /// Its path.
     pub fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    /// What is free on its file system. On many nodes that is a RAM disk, so who fills it takes the memory of others.
+    ///
+    /// # Errors
+    /// The error of the file system.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let found = fstatvfs(&self.0.file)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 }
 

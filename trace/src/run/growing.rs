@@ -8,7 +8,7 @@
 //! A rank numbers the parts of a table without gaps, so a refresh looks for a few names and never lists what is forgotten.
 //! Its work and its memory depend on the held shards, not on the length of the run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,8 @@ const FIRST_PARTS: u32 = 8;
 const AHEAD: u32 = 4;
 /// The most new parts of a table that one refresh opens; the next refresh opens the rest.
 const AT_ONCE: u32 = 64;
+/// Refreshes between two looks for parts that were joined before they were read: each lists whole directories.
+const REFRESHES: u32 = 16;
 /// Attempts to open a part before it counts as unreadable: a tool that copies a run may write its files in place.
 const ATTEMPTS: u32 = 3;
 /// Parts that are held of a small table: the first ones and the newest ones.
@@ -70,6 +72,8 @@ struct Tail {
     resume: u32,
     /// Failed attempts to open the next part.
     failed: u32,
+    /// The parts that joined ones hold, from the next one on.
+    joined: BTreeSet<u32>,
     /// Whether the part before the next one was not read.
     after_gap: bool,
     /// The last step of which rows are forgotten or were never read.
@@ -84,7 +88,8 @@ impl Tail {
             Hold::Ends => (0, from(SMALL.1)),
             Hold::Sums => (0, 0),
         };
-        Self { hold, held: VecDeque::new(), next, resume, failed: 0, after_gap: next > 0, incomplete_to: None }
+        let (held, joined) = (VecDeque::new(), BTreeSet::new());
+        Self { hold, held, next, resume, failed: 0, joined, after_gap: next > 0, incomplete_to: None }
     }
 
     /// Takes the next part, or counts it as not read.
@@ -94,6 +99,7 @@ impl Tail {
                 self.incomplete_to = self.incomplete_to.max(shard.last_step);
             }
             self.held.push_back(shard.clone());
+            self.joined.extend(shard.parts.iter().map(|(part, _)| *part));
         }
         (self.after_gap, self.failed) = (shard.is_none(), 0);
         self.next += 1;
@@ -127,6 +133,15 @@ impl Tail {
     }
 }
 
+/// The part that holds the rows of `shard` now, if that was joined with others.
+fn joined_with(shard: &Shard, path: impl Fn(u32) -> PathBuf) -> Option<Shard> {
+    if fs::metadata(&shard.path).is_ok_and(|found| found.len() == shard.bytes) {
+        return None;
+    }
+    let before = (0..=shard.part).rev().map(path).find(|path| path.exists())?;
+    Shard::open(&before, &shard.table).ok().filter(|joined| joined.parts.iter().any(|(part, _)| *part == shard.part))
+}
+
 /// A run that is being written.
 #[derive(Clone, Debug)]
 pub struct Growing {
@@ -135,6 +150,8 @@ pub struct Growing {
     tails: BTreeMap<(i32, &'static str), Tail>,
     claims: BTreeMap<i32, Claim>,
     problems: Vec<Problem>,
+    /// Number of refreshes.
+    refreshes: u32,
 }
 
 impl Growing {
@@ -148,8 +165,14 @@ impl Growing {
             return Err(Error::NotARun { path: path.into(), why: format!("it has no {}", crate::MANIFEST_FILE) });
         }
         let manifest = Manifest::read(path)?;
-        let mut growing =
-            Self { path: path.into(), manifest, tails: BTreeMap::new(), claims: BTreeMap::new(), problems: Vec::new() };
+        let mut growing = Self {
+            path: path.into(),
+            manifest,
+            tails: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            problems: Vec::new(),
+            refreshes: 0,
+        };
         for (table, hold) in tables() {
             for (rank, last) in growing.last_parts(table) {
                 growing.tails.insert((rank, table), Tail::new(hold, Some(last)));
@@ -184,6 +207,10 @@ impl Growing {
                 self.tails.entry((*rank, table)).or_insert_with(|| Tail::new(hold, None));
             }
         }
+        self.refreshes += 1;
+        if self.refreshes.is_multiple_of(REFRESHES) {
+            self.pass_joined();
+        }
         let mut found = Vec::new();
         for key in self.tails.keys().copied().collect::<Vec<_>>() {
             for _ in 0..AT_ONCE {
@@ -194,9 +221,33 @@ impl Growing {
         found
     }
 
+    /// Goes on with the newest parts of tables whose next part is gone: it was joined with earlier ones before it was read.
+    fn pass_joined(&mut self) {
+        for (table, _) in tables() {
+            for (rank, last) in self.last_parts(table) {
+                let is_gone = |part: u32| !shard_path(&self.path, table, rank, part).exists();
+                let Some(tail) = self.tails.get_mut(&(rank, table)) else { continue };
+                if last <= tail.next + AHEAD || !(0..=AHEAD).all(|ahead| is_gone(tail.next + ahead)) {
+                    continue;
+                }
+                let newest = (last + 1).saturating_sub(FIRST_PARTS);
+                let why = format!("parts {} to {} were joined before they were read", tail.next, newest - 1);
+                (tail.next, tail.after_gap, tail.failed) = (newest, true, 0);
+                let (kind, what) = (OmissionKind::LeftOut, format!("rows of {table}"));
+                self.problems.push(Problem { kind, path: None, rank: Some(rank), what, amount: None, why });
+            }
+        }
+    }
+
     /// Goes one part further: `None` if there is no further part yet, `Some(None)` for a part that cannot be used.
     fn advance(&mut self, (rank, table): (i32, &'static str)) -> Option<Option<Shard>> {
-        let (next, failed) = self.tails.get(&(rank, table)).map(|tail| (tail.next, tail.failed))?;
+        let tail = self.tails.get_mut(&(rank, table))?;
+        let is_there = |part: u32| shard_path(&self.path, table, rank, part).exists();
+        while tail.joined.contains(&tail.next) && !is_there(tail.next) {
+            tail.next += 1;
+        }
+        tail.joined = tail.joined.split_off(&tail.next);
+        let (next, failed) = (tail.next, tail.failed);
         let path = |part: u32| shard_path(&self.path, table, rank, part);
         let tried = match path(next).exists().then(|| Shard::open(&path(next), table)) {
             Some(opened) => opened.map_err(|error| error.to_string()),
@@ -263,8 +314,24 @@ impl Growing {
         self.tails.values_mut().for_each(|tail| tail.forget_before(first_step, max_rows));
     }
 
+    /// Holds joined parts in place of those that their process has joined since they were opened.
+    fn follow_joined(&mut self) {
+        for ((rank, table), tail) in &mut self.tails {
+            let mut held: VecDeque<Shard> = VecDeque::with_capacity(tail.held.len());
+            for shard in tail.held.drain(..) {
+                let is_held = |joined: &Shard| joined.parts.iter().any(|(part, _)| *part == shard.part);
+                if !held.back().is_some_and(is_held) {
+                    let path = |part: u32| shard_path(&self.path, table, *rank, part);
+                    held.push_back(joined_with(&shard, path).unwrap_or(shard));
+                }
+            }
+            tail.held = held;
+        }
+    }
+
     /// The held shards as a run.
-    pub fn excerpt(&self) -> Run {
+    pub fn excerpt(&mut self) -> Run {
+        self.follow_joined();
         let held = self.tails.iter().filter(|(_, tail)| !tail.held.is_empty());
         let shards = held.map(|((rank, table), tail)| ((*rank, (*table).into()), tail.held.iter().cloned().collect()));
         Run {

@@ -83,11 +83,13 @@ fn writer_properties(
             properties = properties.set_column_statistics_enabled(path, EnabledStatistics::Chunk);
         }
     }
-    if let Some(index) = table.sorted_by.and_then(|name| table.column(name)) {
-        let sorting = SortingColumn { column_idx: index as i32, descending: false, nulls_first: false };
-        properties = properties.set_sorting_columns(Some(vec![sorting]));
-    }
-    properties.build()
+    properties.set_sorting_columns(sorting(table)).build()
+}
+
+/// The column by which each row group is sorted.
+pub(super) fn sorting(table: &Table) -> Option<Vec<SortingColumn>> {
+    let index = table.sorted_by.and_then(|name| table.column(name))?;
+    Some(vec![SortingColumn { column_idx: index as i32, descending: false, nulls_first: false }])
 }
 
 /// The rows of a file.
@@ -269,6 +271,24 @@ pub(crate) fn descriptions(table: &Table) -> KeyValue {
     KeyValue::new(ARROW_SCHEMA_META_KEY.to_string(), encode_arrow_schema(&table.described_schema()))
 }
 
+/// The metadata of a part.
+pub(super) fn meta_pairs(table: &Table, meta: &ShardMeta, part: u32) -> Vec<KeyValue> {
+    let pairs = [
+        (KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
+        (KEY_RUN_ID, meta.run_id.clone()),
+        (KEY_RANK, meta.rank.to_string()),
+        (KEY_HOST, meta.host.clone()),
+        (KEY_PID, meta.pid.to_string()),
+        (KEY_BOOT_ID, meta.boot_id.clone()),
+        (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
+    ];
+    let session = (!meta.session.is_empty()).then(|| (KEY_SESSION, meta.session.clone()));
+    let pairs = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v));
+    // The Arrow schema is larger than the rows of a small part, and readers of many files take the schema of the first.
+    let descriptions = (meta.rank == 0 && part == 0).then(|| descriptions(table));
+    pairs.chain(descriptions).collect()
+}
+
 /// Writes one part of a rank's table under its final name, completely or not at all.
 ///
 /// # Errors
@@ -301,20 +321,7 @@ pub fn write_shard_with(
     for batch in batches {
         checker.check(batch)?;
     }
-    let pairs = [
-        (KEY_SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
-        (KEY_RUN_ID, meta.run_id.clone()),
-        (KEY_RANK, meta.rank.to_string()),
-        (KEY_HOST, meta.host.clone()),
-        (KEY_PID, meta.pid.to_string()),
-        (KEY_BOOT_ID, meta.boot_id.clone()),
-        (KEY_CLOCK_DOMAIN, meta.clock_domain.clone()),
-    ];
-    let session = (!meta.session.is_empty()).then(|| (KEY_SESSION, meta.session.clone()));
-    let pairs = pairs.into_iter().chain(session).map(|(k, v)| KeyValue::new(k.to_string(), v));
-    // The Arrow schema is larger than the rows of a small part, and readers of many files take the schema of the first.
-    let descriptions = (meta.rank == 0 && part == 0).then(|| descriptions(table));
-    let pairs: Vec<KeyValue> = pairs.chain(descriptions).collect();
+    let pairs = meta_pairs(table, meta, part);
     let path = shard_path(run, table.name, meta.rank, part);
     files::make_parent(&path)?;
     let mut footer_xxh3 = String::new();

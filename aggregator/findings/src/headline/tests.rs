@@ -80,6 +80,54 @@ fn a_missing_rank_forbids_balanced() {
     assert!(verdict.sentence.contains("only 2 of 3 ranks were analyzed"), "{}", verdict.sentence);
 }
 
+/// Invariant (verdicts): A rank whose recorded rows are lost is no cause, and no job with such a rank is balanced.
+#[test]
+fn a_loss_forbids_a_cause_and_balanced() {
+    let ok = |rank| StragglerRow { rank, steps: 5, verdict: "ok".into(), ..StragglerRow::default() };
+    let instances = vec![InstanceRow { step: Some(3), error_ns: Some(0), ..Default::default() }];
+    let (step_breakdown, lost_time) = (vec![step()], vec![work()]);
+    let facts = Facts { ranks: vec![0, 1, 2], events: 3_000, collectives: 30, ..Facts::default() };
+    let judge = |slow_rank: Option<i32>, omission: &OmissionRow| {
+        let rank = |at| if slow_rank == Some(at) { slow(at, "cause", 20 * MS) } else { ok(at) };
+        let mut tables = Tables {
+            stragglers: (0..3).map(rank).collect(),
+            step_breakdown: step_breakdown.clone(),
+            lost_time: lost_time.clone(),
+            collective_instances: instances.clone(),
+            omissions: vec![omission.clone()],
+            ..Tables::default()
+        };
+        take_losses(&mut tables, &facts);
+        let verdict = verdict(&tables, &Found::default(), &facts, &Thresholds::default());
+        (verdict.kind, verdict.doubt.unwrap_or_default())
+    };
+    let lost = |what: &str| OmissionRow::lost(what, "a shard is missing").rank(2);
+    for omission in [lost("rows of events").amount(104), lost("rows of steps"), lost("rows").rank(None)] {
+        for slow_rank in [None, Some(0), Some(2)] {
+            let (kind, doubt) = judge(slow_rank, &omission);
+            if slow_rank == Some(0) && omission.rank == Some(2) {
+                assert_eq!(kind, VerdictKind::Cause, "nothing of rank 0 is lost");
+                continue;
+            }
+            assert_eq!(kind, VerdictKind::Undecided, "{slow_rank:?} {omission:?}");
+            assert!(doubt.contains("lost") && doubt.ends_with("what happened there is unknown"), "{doubt}");
+        }
+    }
+    let doubt = judge(None, &lost("rows of events").amount(1_104)).1;
+    assert_eq!(doubt, "rank 2 lost 1 104 rows of events, so what happened there is unknown");
+    let few = lost("rows of events").amount(9);
+    for other in [
+        few,
+        lost("rows of memory"),
+        lost("text after the document"),
+        OmissionRow::left_out("rows of events", "why"),
+        OmissionRow::note("clocks", "why"),
+    ] {
+        assert_eq!(judge(None, &other).0, VerdictKind::Balanced, "{other:?}");
+        assert_eq!(judge(Some(0), &other).0, VerdictKind::Cause, "{other:?}");
+    }
+}
+
 #[test]
 fn an_empty_selection_is_named_as_the_reason() {
     let sentence = |selection: Option<&str>| {

@@ -38,7 +38,7 @@ impl Hangs {
     }
 
     /// The collective that does not end, if no step has ended for too long. Rows are read only if some are new.
-    pub(super) fn look(&mut self, growing: &Growing, is_new: bool, longest_ns: i64, now: Duration) -> Option<Hang> {
+    pub(super) fn look(&mut self, growing: &mut Growing, is_new: bool, longest_ns: i64, now: Duration) -> Option<Hang> {
         if !is_overdue(now.saturating_sub(self.last_step), longest_ns) {
             return None;
         }

@@ -40,7 +40,7 @@ fn watched(runs: &[PathBuf], directory: &Path) -> Vec<(f64, Event)> {
         let events = watch.refresh(Duration::from_nanos(now_ns as u64)).unwrap();
         seen.extend(events.into_iter().map(|event| (now_ns as f64 / 1e9, event)));
         watch.forget();
-        let held = watch.growing.as_ref().map_or(0, |growing| growing.excerpt().shards(0, "events").len());
+        let held = watch.growing.as_mut().map_or(0, |growing| growing.excerpt().shards(0, "events").len());
         most_held = held.max(most_held);
         now_ns += PERIOD_NS;
     }

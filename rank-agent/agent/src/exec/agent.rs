@@ -20,15 +20,15 @@ use recorder::{Clock, Recorder, Session, lock};
 use trace::command_line::{self, without_values};
 use trace::{CLOCK_SOURCE, CounterRow, OMISSION_SOURCE, PROFILER_ERROR_NS};
 
-use super::endpoint::{Answer, Endpoint, Request, directories, own_directory, sockets, stem};
+use super::endpoint::{Answer, Endpoint, Request, home, sockets, stem};
 use super::join::{Joined, join, rank_of};
 use super::steering::Answers;
 use super::switch::{NcclDetail, Switch, TimeSchedule};
 use super::sync::{Progress, Steps, Sync};
 use crate::Error;
-use crate::fabric::agree::{JOB, RunPlace, RunRequest, agree_on_run, agree_on_success, host_hash};
+use crate::fabric::Stop;
+use crate::fabric::agree::{JOB, RunPlace, RunRequest, host_hash};
 use crate::fabric::ping::{INTERVAL, PingTree};
-use crate::fabric::{Control, Stop};
 
 /// How a program's rank is recorded.
 #[derive(Clone, Debug)]
@@ -275,13 +275,13 @@ struct Work {
 impl Work {
     fn run(&self) -> Result<(), Error> {
         let AgentOptions { out, identity, rendezvous, join_timeout, recorded_by } = &self.options;
-        let joined = join(identity, rendezvous.as_deref(), *join_timeout, self.stop.clone())?;
-        let Joined { control, job, apart, note } = joined;
-        note.into_iter().for_each(|note| self.shared.problem(note));
+        let given = (rendezvous.as_deref(), Some(out.as_path()));
+        let mut joined = join(identity, given, *join_timeout, self.stop.clone())?;
+        joined.note.take().into_iter().for_each(|note| self.shared.problem(note));
         let config = serde_json::Map::from_iter([
             (trace::RECORDED_BY.to_string(), recorded_by.as_str().into()),
             ("launcher".to_string(), identity.launcher.as_str().into()),
-            (JOB.to_string(), job.into()),
+            (JOB.to_string(), joined.job.clone().into()),
         ]);
         let request = RunRequest {
             out: Some(out.clone()),
@@ -290,7 +290,7 @@ impl Work {
             config,
             world_size: rank_of(identity.world_size),
         };
-        let place = agree_on_run(&*control, &request)?;
+        let place = joined.run(&request)?;
         let options = recorder::Options {
             local_rank: identity.local_rank,
             launcher: Some(identity.launcher.as_str().into()),
@@ -300,31 +300,32 @@ impl Work {
         };
         let known = known_place(&place, &options);
         let recorder = Recorder::start(options).map_err(Error::from);
-        let recorder = agree_on_success(&*control, recorder)?;
+        let recorder = joined.all_succeed(recorder)?;
         let endpoint = self.listen(&place);
-        let ended = self.compare(control, &recorder, known);
+        let ended = self.compare(&mut joined, &recorder, known);
         drop(endpoint);
-        self.end(&recorder, apart, ended);
+        self.end(&recorder, joined.apart, ended);
         Ok(())
     }
 
     /// Compares the clocks until all ranks have ended. The run is known to the program after the first comparison.
-    fn compare(&self, control: Arc<dyn Control>, recorder: &Recorder, known: AgentPlace) -> Result<u64, (u64, Error)> {
-        let (tree, _) = PingTree::for_fabric(&*control, host_hash()).map_err(|error| (0, error))?;
-        let sync = Sync {
-            control,
-            tree,
-            recorder: recorder.clone(),
-            every: Some(INTERVAL),
-            progress: self.progress.clone(),
-            switch: self.switch.clone(),
-            steps: self.steps.clone(),
-            error_ns: PROFILER_ERROR_NS,
-        };
-        let first = sync.burst();
+    fn compare(&self, joined: &mut Joined, recorder: &Recorder, known: AgentPlace) -> Result<u64, (u64, Error)> {
+        let sync = joined.together(|control| {
+            let (tree, _) = PingTree::for_fabric(&**control, host_hash())?;
+            let sync = Sync {
+                control: control.clone(),
+                tree,
+                recorder: recorder.clone(),
+                every: Some(INTERVAL),
+                progress: self.progress.clone(),
+                switch: self.switch.clone(),
+                steps: self.steps.clone(),
+                error_ns: PROFILER_ERROR_NS,
+            };
+            sync.burst().map(|()| sync)
+        });
         *lock(&self.shared.place) = Some(known);
-        first.map_err(|error| (0, error))?;
-        sync.run()
+        sync.map_err(|error| (0, error))?.run()
     }
 
     /// Answers `ctl`. Without it, `ctl` cannot reach this rank, which is a problem.
@@ -347,7 +348,7 @@ impl Work {
             ),
         }
         };
-        let made = own_directory(&directories()).and_then(|directory| {
+        let made = home().and_then(|directory| {
             // Removes what killed processes left; an error leaves it to the next process.
             let _ = sockets(std::slice::from_ref(&directory));
             Endpoint::start(&stem(&directory), answer).map_err(|error| error.to_string())

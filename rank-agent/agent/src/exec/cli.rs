@@ -21,8 +21,8 @@ pub struct ExecArguments {
     #[arg(long, value_name = "RUN")]
     pub(super) out: Option<PathBuf>,
 
-    /// Address at which rank 0 listens for the other ranks [default: from MASTER_ADDR and MASTER_PORT, from SLURM's
-    /// node list, or the loopback if all ranks are on this host]
+    /// Address at which rank 0 listens for ranks of other hosts [default: from MASTER_ADDR and MASTER_PORT, or from SLURM's
+    /// node list]
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) rendezvous: Option<String>,
 
@@ -84,8 +84,8 @@ Examples:
   rankscope ctl start --out run --duration 10       from another shell, while it runs
   rankscope analyze run
 
-Environment: RANKSCOPE_TOKEN, equal on all ranks, keeps processes of other jobs from joining; RANKSCOPE_INJECT_LIB names
-librankscope_inject.so where it is not beside this program.
+Environment: RANKSCOPE_TOKEN, equal on all ranks, is the secret of ranks on several hosts that do not share --out;
+RANKSCOPE_INJECT_LIB names librankscope_inject.so where it is not beside this program.
 
 If ranks do not meet, the program runs and is recorded all the same; the run states whose clocks were not compared.
 

@@ -1,6 +1,7 @@
 //! `ctl`: starts, stops or queries the recording of programs that `exec` runs on this host.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -53,9 +54,9 @@ pub fn ctl(arguments: &CtlArguments) -> Result<String, Error> {
 /// # Errors
 /// The exit code, after the error was printed under the name of `command`: this user has no such process on this host.
 pub fn run_of_process(pid: u32, command: &str) -> Result<PathBuf, ExitCode> {
-    let found = running().and_then(|all| {
+    let found = running().and_then(|(all, silent)| {
         let found = all.into_iter().find(|(_, status)| status.pid == pid);
-        found.map(|(_, status)| status.run).ok_or_else(|| Error::Control(no_exec(pid)))
+        found.map(|(_, status)| status.run).ok_or_else(|| Error::Control(no_exec(pid) + &without_answer(silent)))
     });
     found.map_err(|error| console::fail(command, &error, None))
 }
@@ -64,13 +65,27 @@ fn no_exec(pid: u32) -> String {
     format!("process {pid} is not a running exec of this user on this host")
 }
 
-/// All ranks of this user on this host. A process that does not answer is ending, or belongs to another user.
-fn running() -> Result<Vec<(PathBuf, Status)>, Error> {
-    let answers = sockets(&directories())?.into_iter().filter_map(|socket| match ask(&socket, &Request::Status {}) {
-        Ok(Answer::Status(status)) => Some((socket, status)),
-        _ => None,
-    });
-    Ok(answers.collect())
+/// Those that may be what is looked for, but say nothing.
+fn without_answer(silent: usize) -> String {
+    match silent {
+        0 => String::new(),
+        1 => ", and 1 process that listens does not answer".into(),
+        _ => format!(", and {silent} processes that listen do not answer"),
+    }
+}
+
+/// All ranks of this user on this host, and the number of processes that do not answer in time: other clients keep them busy, or they
+/// are ending.
+fn running() -> Result<(Vec<(PathBuf, Status)>, usize), Error> {
+    let (mut ranks, mut silent) = (Vec::new(), 0);
+    for socket in sockets(&directories())? {
+        match ask(&socket, &Request::Status {}) {
+            Ok(Answer::Status(status)) => ranks.push((socket, status)),
+            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => silent += 1,
+            Ok(Answer::Error(_)) | Err(_) => {}
+        }
+    }
+    Ok((ranks, silent))
 }
 
 /// The sockets and the status of the ranks that the arguments select, in the order of runs and ranks.
@@ -79,7 +94,7 @@ fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
         None => None,
         Some(out) => Some(out.canonicalize().map_err(|source| Error::Io { path: out.clone(), source })?),
     };
-    let mut found = running()?;
+    let (mut found, silent) = running()?;
     if let Some(pid) = arguments.pid {
         found.retain(|(_, status)| status.pid == pid);
     }
@@ -94,7 +109,7 @@ fn choose(arguments: &CtlArguments) -> Result<Vec<(PathBuf, Status)>, Error> {
             (_, Some(pid)) => no_exec(pid),
             _ => "this user has no running exec on this host".into(),
         };
-        return Err(Error::Control(what));
+        return Err(Error::Control(what + &without_answer(silent)));
     };
     if runs.iter().any(|run| run != first) && arguments.action != Action::Status {
         let mut names: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();

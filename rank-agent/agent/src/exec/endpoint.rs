@@ -1,7 +1,8 @@
 //! The socket between `ctl` and a running `exec`, and the directory that holds it.
 //!
 //! ```text
-//! $XDG_RUNTIME_DIR/rankscope/, else /tmp/rankscope-UID/     accessible to this user only
+//! $XDG_RUNTIME_DIR/rankscope/, else /tmp/rankscope-UID/,    accessible to this user only
+//! else /tmp/rankscope-UID-RANDOM/                           if another user has taken that name
 //!     exec-PID-TIME.sock                                    one for each rank of this host
 //!     exec-PID-TIME.page                                    the page that its program's processes follow
 //! ```
@@ -24,6 +25,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::fabric::sockets::random;
 
 /// Longest request.
 pub(super) const MAX_REQUEST_BYTES: usize = 512;
@@ -86,15 +88,46 @@ pub(super) enum Answer {
     Error(String),
 }
 
-/// Directories that may hold endpoints: that of the user's session, and one that every process of the user can find.
+/// Where every process of a user finds endpoints.
+const SHARED: &str = "/tmp";
+
+/// Directories that may hold endpoints: that of the user's session, and those that every process of the user can find.
 pub(super) fn directories() -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let session = session.filter(|dir| dir.is_absolute()).map(|dir| dir.join("rankscope"));
-    session.into_iter().chain([PathBuf::from(format!("/tmp/rankscope-{}", geteuid().as_raw()))]).collect()
+    session.into_iter().chain(in_shared(Path::new(SHARED))).collect()
+}
+
+/// The directory of the user's name in `shared`, and those with further names that the user owns.
+fn in_shared(shared: &Path) -> Vec<PathBuf> {
+    let named = format!("rankscope-{}", geteuid().as_raw());
+    let further = format!("{named}-");
+    let entries = std::fs::read_dir(shared).into_iter().flatten().flatten();
+    let is_further =
+        |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&further));
+    let found = entries.filter(is_further).map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        found.filter(|path| std::fs::symlink_metadata(path).is_ok_and(|found| check_owner(&found).is_ok())).collect();
+    found.sort();
+    [shared.join(named)].into_iter().chain(found).collect()
+}
+
+/// The directory for this process's endpoint. `Err`: the reasons why there is none.
+pub(super) fn home() -> Result<PathBuf, String> {
+    home_in(&directories(), Path::new(SHARED))
+}
+
+fn home_in(candidates: &[PathBuf], shared: &Path) -> Result<PathBuf, String> {
+    own_directory(candidates).or_else(|whys| {
+        // Another user can take a name that is known, but no random one.
+        let random = random().map(u64::from_le_bytes).map_err(|error| error.to_string())?;
+        let path = shared.join(format!("rankscope-{}-{random:016x}", geteuid().as_raw()));
+        own(&path).map(|()| path.clone()).map_err(|why| format!("{whys}; {}: {why}", path.display()))
+    })
 }
 
 /// The first candidate that can be created, or exists and is accessible to this user only. `Err`: the reasons why not.
-pub(super) fn own_directory(candidates: &[PathBuf]) -> Result<PathBuf, String> {
+fn own_directory(candidates: &[PathBuf]) -> Result<PathBuf, String> {
     let mut whys = Vec::new();
     for candidate in candidates {
         match own(candidate) {

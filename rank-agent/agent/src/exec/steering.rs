@@ -1,13 +1,15 @@
 //! Steers the recording of a rank's program: the page that its processes follow, the switch, and the socket for `ctl`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use launch::Identity;
 use recorder::ControlPage;
+use trace::RankRow;
 
 use super::cli::ExecArguments;
-use super::endpoint::{Answer, Endpoint, Request, Status, directories, own_directory, sockets, stem};
+use super::endpoint::{Answer, Endpoint, Request, Status, home, sockets, stem};
 use super::switch::{NcclDetail, Switch, TimeSchedule};
 use crate::Error;
 use crate::fabric::agree::RunPlace;
@@ -33,7 +35,7 @@ impl Steering {
     pub(super) fn prepare(arguments: &ExecArguments) -> Result<Self, Error> {
         let schedule = arguments.time_schedule();
         let order = Switch::first_order(schedule, arguments.nccl_detail);
-        let made = own_directory(&directories()).and_then(|directory| {
+        let made = home().and_then(|directory| {
             // Removes what killed processes left: without this nothing would, on a host where no user runs `ctl`. An error
             // leaves it to the next process.
             let _ = sockets(std::slice::from_ref(&directory));
@@ -147,6 +149,24 @@ const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 /// Whether a process of the program has joined the rank's session, which means that it loaded the library.
 pub(super) fn program_joined(run: &Path, rank: i32) -> bool {
     parts_of(run, "ranks", rank) > 1
+}
+
+/// What is lost because processes of the program did not close their recording; `None`: all did.
+pub(super) fn unclosed(run: &Path, rank: i32) -> Option<String> {
+    let own = i64::from(std::process::id());
+    let rows = trace::Run::open_ranks(run, |other| other == rank).ok()?.rows::<RankRow>(rank).0;
+    let mut open: BTreeMap<i64, i32> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.pid != own) {
+        *open.entry(row.pid).or_default() += if row.closed_cleanly { -1 } else { 1 };
+    }
+    let pids: Vec<String> = open.iter().filter(|(_, open)| **open > 0).map(|(pid, _)| pid.to_string()).collect();
+    let (which, its) = match &pids[..] {
+        [] => return None,
+        [pid] => (format!("process {pid}"), "its"),
+        [first, .., last] => (format!("{} processes ({first} to {last})", pids.len()), "their"),
+    };
+    // A signal, `_exit`, a disk that is full, or a directory that the process could not reach any more.
+    Some(format!("{which} ended without closing {its} recording: what was recorded last, and not written yet, is lost"))
 }
 
 /// Number of parts of a table that this rank's processes have written.

@@ -4,7 +4,7 @@ use std::hash::Hasher;
 use std::io::ErrorKind;
 use std::os::fd::IntoRawFd;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use trace::{Manifest, SCHEMA_VERSION};
@@ -70,7 +70,7 @@ pub fn agree_on_run(fabric: &dyn Control, request: &RunRequest) -> Result<RunPla
         Ok(Answer::Ready(place)) => Ok(place),
         Ok(Answer::Exists(path)) => Err(Error::RunExists(path)),
         Ok(Answer::Failed(message)) => Err(Error::Peer { rank: 0, message }),
-        Err(error) => Err(Error::Peer { rank: 0, message: format!("its answer is unreadable: {error}") }),
+        Err(error) => Err(Error::WrongPeer(format!("rank 0 sent no place for the run: {error}"))),
     }
 }
 
@@ -87,15 +87,29 @@ pub fn agree_on_success<T, E: From<Error>>(fabric: &dyn Control, mine: Result<T,
     }
 }
 
-/// Creates the run. If ranks are absent from the fabric, they may have created it.
+/// Time until a run that another rank begins has its manifest.
+const BEGINS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Creates the run. If ranks are absent from the fabric, they may have created it, or do so at this moment.
 fn find_or_create_run(request: &RunRequest, present: usize) -> Result<RunPlace, Error> {
-    let known = || if present < request.world_size { run_of_job(request) } else { None };
-    match known() {
-        Some(place) => Ok(place),
-        None => match create_run(request) {
-            Err(Error::RunExists(path)) => known().ok_or(Error::RunExists(path)),
-            created => created,
-        },
+    if present >= request.world_size {
+        return create_run(request);
+    }
+    let until = Instant::now() + BEGINS_WITHIN;
+    loop {
+        if let Some(place) = run_of_job(request) {
+            return Ok(place);
+        }
+        match create_run(request) {
+            Err(Error::RunExists(path)) => {
+                let is_begun = Manifest::read(&path).is_ok();
+                if Instant::now() >= until || is_begun && run_of_job(request).is_none() {
+                    return Err(Error::RunExists(path));
+                }
+            }
+            created => return created,
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -209,6 +223,26 @@ mod tests {
         assert!(
             crate::fabric::threads::run(3, |fabric| agree_on_success::<_, Error>(&*fabric, Ok(7)).unwrap()) == [7; 3]
         );
+    }
+
+    /// Invariant (recorder): Ranks that have not met record to one run.
+    #[test]
+    fn ranks_that_begin_a_run_at_the_same_time_find_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..50 {
+            let config = serde_json::Map::from_iter([(JOB.to_string(), "a job".into())]);
+            let out = Some(directory.path().join(number.to_string()));
+            let request = RunRequest { out, config, world_size: 4, ..RunRequest::default() };
+            let ids: Vec<String> = std::thread::scope(|scope| {
+                let ranks: Vec<_> =
+                    (0..4).map(|_| scope.spawn(|| find_or_create_run(&request, 1).unwrap().run_id)).collect();
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+            });
+            assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+            let other = serde_json::Map::from_iter([(JOB.to_string(), "another".into())]);
+            let other = find_or_create_run(&RunRequest { config: other, ..request }, 1);
+            assert!(matches!(other, Err(Error::RunExists(_))), "{other:?}");
+        }
     }
 
     #[test]

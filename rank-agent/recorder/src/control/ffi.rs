@@ -17,16 +17,11 @@ impl Page {
         Ok(Self(MmapRaw::map_raw(file)?))
     }
 
-    pub(super) fn magic(&self) -> [u8; MAGIC.len()] {
-        // SAFETY: the mapping is a whole page, and no process writes these bytes after the file was created. Only the
-        // file's owner could truncate it, which would end this process by a signal.
-        unsafe { self.0.as_ptr().cast::<[u8; MAGIC.len()]>().read() }
-    }
-
-    /// The word after the magic.
+    /// The word after the magic. It is for calls of the kernel only, which fail if the file was cut: a read in this process would end
+    /// it by a signal.
     pub(super) fn word(&self) -> &AtomicU32 {
-        // SAFETY: the word lies inside the mapping, is aligned because the mapping begins at a page, and every process
-        // uses it as an atomic.
+        // SAFETY: the word lies inside the mapping and is aligned because the mapping begins at a page. It is neither read nor
+        // written through this reference.
         unsafe { AtomicU32::from_ptr(self.0.as_mut_ptr().add(MAGIC.len()).cast()) }
     }
 }

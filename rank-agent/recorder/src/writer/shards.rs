@@ -1,11 +1,19 @@
-//! The rank's shards: which part number comes next, and how a part reaches the disk.
+//! The rank's shards: which part number comes next, how a part reaches the disk, and when parts are joined.
+//!
+//! ```text
+//!   0 1 2 3 | 4 5 6 7 8 9 10 11     the oldest four of twelve parts become one,
+//!   0       | 4 5 6 7 8 9 10 11     and four of these become one again: an hour leaves tens of files and not thousands
+//! ```
+//!
+//! The newest eight stay, because `watch` reads them while they come.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use trace::{ClosedShard, PartRow, RecordBatch, Row, ShardMeta, Table, lock};
+use trace::{ClosedShard, PartRow, RankRow, RecordBatch, Row, ShardMeta, Table, join_parts, lock, parse_shard_name};
 
 use crate::summary::Summary;
 
@@ -15,11 +23,28 @@ const MAX_PART_TRIES: usize = 100;
 /// Shards that are closed before a part of their list is written. It bounds the list.
 const MAX_UNLISTED: usize = 4096;
 
+/// Parts that are joined at a time.
+const JOINED: usize = 4;
+
+/// The newest parts, which are not joined.
+const KEPT: usize = 8;
+
+/// A part of so many bytes is joined no more.
+const MAX_JOINED_BYTES: u64 = 32 << 20;
+
+/// After so long without a part, other processes of the rank may have written and joined parts beyond the next number.
+const MAY_BE_JOINED_AFTER: Duration = Duration::from_secs(2);
+
 /// Writes the parts of one rank.
 pub(super) struct Shards {
     run: PathBuf,
     meta: ShardMeta,
     next_part: BTreeMap<&'static str, u32>,
+    /// When this process wrote a part of each table last.
+    written: BTreeMap<&'static str, Instant>,
+    /// For each table, the parts of this process that can be joined: those that were never joined, those that were once, …. A part
+    /// that is listed can not.
+    joinable: BTreeMap<&'static str, Vec<Vec<u32>>>,
     /// Closed shards that no part of `parts` lists yet.
     unlisted: Vec<PartRow>,
     /// Number of closed shards, without those of `parts`.
@@ -29,7 +54,8 @@ pub(super) struct Shards {
 
 impl Shards {
     pub(super) fn new(run: PathBuf, meta: ShardMeta, summary: Arc<Mutex<Summary>>) -> Self {
-        Self { run, meta, next_part: BTreeMap::new(), unlisted: Vec::new(), closed: 0, summary }
+        let (next_part, written, joinable) = Default::default();
+        Self { run, meta, next_part, written, joinable, unlisted: Vec::new(), closed: 0, summary }
     }
 
     /// Writes the next part of a table and returns its number.
@@ -52,13 +78,26 @@ impl Shards {
         trace::shard_path(&self.run, table, self.meta.rank, part)
     }
 
-    /// The next part number that this process has not tried. If other processes also write, a number that is free now.
+    /// The next part number that this process has not tried. If other processes also write, a number beyond theirs: they may have
+    /// joined parts, whose numbers are free, and `watch` looks for new parts beyond those that it knows.
     fn next_part(&self, table: &'static str, shared: bool) -> u32 {
         let mut part = self.next_part.get(table).copied().unwrap_or(0);
+        let is_recent = self.written.get(table).is_some_and(|written| written.elapsed() < MAY_BE_JOINED_AFTER);
+        if shared && !is_recent {
+            part = part.max(self.last_part(table).map_or(0, |last| last + 1));
+        }
         while shared && self.path(table, part).exists() {
             part += 1;
         }
         part
+    }
+
+    /// The last part of any process of the rank. A directory that cannot be listed has none yet.
+    fn last_part(&self, table: &str) -> Option<u32> {
+        let directory = self.path(table, 0).parent()?.to_path_buf();
+        let names = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let parts = names.filter_map(|name| parse_shard_name(name.to_str()?));
+        parts.filter(|(rank, _)| *rank == self.meta.rank).map(|(_, part)| part).max()
     }
 
     /// Writes part `part` of a table, unless it exists.
@@ -74,7 +113,9 @@ impl Shards {
                 summary.bytes += shard.bytes;
                 summary.shards += 1;
                 drop(summary);
-                self.list(table, part, shard);
+                self.written.insert(table.name, Instant::now());
+                self.list(table, part, shard, 0);
+                self.join(table);
                 Ok(())
             }
             Err(error) => {
@@ -84,9 +125,16 @@ impl Shards {
         }
     }
 
-    fn list(&mut self, table: &Table, part: u32, shard: ClosedShard) {
+    /// Lists a part that was joined so often.
+    fn list(&mut self, table: &Table, part: u32, shard: ClosedShard, times: usize) {
         if table.name == PartRow::table().name {
             return;
+        }
+        // The first row of a process in `ranks` claims the rank by its name.
+        if table.name != RankRow::table().name && shard.bytes < MAX_JOINED_BYTES {
+            let of_table = self.joinable.entry(table.name).or_default();
+            of_table.resize_with(of_table.len().max(times + 1), Vec::new);
+            of_table[times].push(part);
         }
         self.closed += 1;
         self.unlisted.push(shard.row(&self.meta, table, part));
@@ -96,12 +144,35 @@ impl Shards {
         }
     }
 
+    /// Joins parts of a table where there are enough that were joined as often.
+    fn join(&mut self, table: &Table) {
+        for times in 0.. {
+            let Some(parts) = self.joinable.get_mut(table.name).and_then(|of_table| of_table.get_mut(times)) else {
+                return;
+            };
+            if parts.len() < JOINED + if times == 0 { KEPT } else { 0 } {
+                return;
+            }
+            let parts: Vec<u32> = parts.drain(..JOINED).collect();
+            // Parts that cannot be joined stay as they are, and are not tried again: no row is lost.
+            if let Ok(shard) = join_parts(&self.run, table, &self.meta, (parts[0], &parts[1..])) {
+                let is_joined = |row: &PartRow| {
+                    *row.table_name == *table.name && parts.iter().any(|part| i64::from(*part) == row.part)
+                };
+                self.unlisted.retain(|row| !is_joined(row));
+                self.closed -= JOINED as i64;
+                self.list(table, parts[0], shard, times + 1);
+            }
+        }
+    }
+
     /// Lists the shards that were closed since the last list. Returns the number of all listed shards.
     pub(super) fn write_list(&mut self) -> Result<i64, trace::Error> {
         if !self.unlisted.is_empty() {
             let batch = trace::batch_from_rows(&self.unlisted)?;
             self.write(&PartRow::table(), &[batch])?;
             self.unlisted.clear();
+            self.joinable.clear();
         }
         Ok(self.closed)
     }

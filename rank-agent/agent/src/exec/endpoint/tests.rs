@@ -114,3 +114,16 @@ fn a_directory_that_other_users_can_access_is_refused() {
         assert_eq!(sockets(&[bad]).unwrap(), [""; 0].map(PathBuf::from));
     }
 }
+
+/// Invariant (recorder): A name that another user has taken costs nothing.
+#[test]
+fn a_directory_of_another_user_is_passed_and_the_own_one_is_found_again() {
+    let shared = tempfile::tempdir().unwrap();
+    let [taken] = in_shared(shared.path()).try_into().unwrap();
+    // What another user has there is as little of use as a file.
+    std::fs::write(&taken, "").unwrap();
+    let home = home_in(&in_shared(shared.path()), shared.path()).unwrap();
+    assert!(home.is_dir() && home != taken);
+    assert_eq!(in_shared(shared.path()), [taken, home.clone()]);
+    assert_eq!(home_in(&in_shared(shared.path()), shared.path()).unwrap(), home);
+}

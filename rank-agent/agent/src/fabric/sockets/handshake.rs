@@ -8,30 +8,28 @@
 //!                                       ◀────  HMAC("server", c, s, hello, rank of the server)
 //! ```
 //!
-//! This keeps jobs apart. It keeps other users out as far as the token is secret. Nothing is encrypted: the messages are
-//! clock readings and the name of the run.
+//! This keeps jobs apart. Between hosts it keeps other users out, too; on one host the system does, and the token need be no secret.
+//! Nothing is encrypted: the messages are clock readings and the name of the run.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::link::{Failure, read_all, write_all};
+use super::link::{CHECK_INTERVAL, Failure, read_all, write_all};
+use super::stream::Stream;
 use crate::Error;
 use crate::fabric::Stop;
 
 /// The protocol and its version.
 const MAGIC: &[u8; 16] = b"rankscope exec 2";
-/// Interval at which a wait checks its end.
-const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-
 type Nonce = [u8; 16];
 type Proof = [u8; 32];
 
 /// The secret that the ranks of a job share.
 #[derive(Clone)]
+#[cfg_attr(test, derive(PartialEq))]
 pub struct Token(Vec<u8>);
 
 impl Token {
@@ -76,13 +74,15 @@ impl Hello {
 
 /// Introduces this rank to the rank `server`, which may serve other ranks first.
 pub(super) fn client(
-    stream: &TcpStream,
+    stream: &Stream,
     hello: &Hello,
     token: &Token,
     server: usize,
     (until, stop): (Instant, &Stop),
 ) -> Result<(), Error> {
-    prepare(stream)?;
+    stream
+        .wait_at_most(Some(CHECK_INTERVAL))
+        .map_err(|source| Error::Network { what: "a connection".into(), source })?;
     introduce(stream, hello, token, server, (until, stop))
 }
 
@@ -103,7 +103,7 @@ pub(super) fn introduce(
             "rank {server} refused this rank ({source}): it belongs to another job, or its RANKSCOPE_TOKEN differs"
         )),
     };
-    let nonce = random()?;
+    let nonce: Nonce = random()?;
     let words = hello.bytes();
     let first = [&MAGIC[..], &words, &nonce].concat();
     write_all(&mut stream, &first, until).map_err(failed)?;
@@ -129,14 +129,14 @@ pub(super) struct Server<'a> {
 
 /// A connection whose rank is not known yet.
 #[derive(Debug)]
-pub(super) struct Handshake<S = TcpStream> {
+pub(super) struct Handshake<S = Stream> {
     stream: S,
     received: Vec<u8>,
     challenge: Option<Nonce>,
 }
 
 /// The state of a handshake.
-pub(super) enum Progress<S = TcpStream> {
+pub(super) enum Progress<S = Stream> {
     /// More bytes must come.
     Waits(Handshake<S>),
     /// The rank has proved that it belongs to the job.
@@ -147,12 +147,10 @@ pub(super) enum Progress<S = TcpStream> {
 const FIRST_BYTES: usize = MAGIC.len() + HELLO_BYTES + size_of::<Nonce>();
 
 impl Handshake {
-    pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
-        let prepare = || {
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)
-        };
-        prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
+    /// A handshake that does not wait. A process of another user is refused, if the system tells who it is.
+    pub(super) fn new(stream: Stream) -> Result<Self, Error> {
+        stream.check_user()?;
+        stream.wait_at_most(None).map_err(|source| Error::Network { what: "a connection".into(), source })?;
         Ok(Self::over(stream))
     }
 }
@@ -234,16 +232,6 @@ impl<S: Read + Write> Handshake<S> {
     }
 }
 
-fn prepare(stream: &TcpStream) -> Result<(), Error> {
-    let set = || {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(CHECK_INTERVAL))?;
-        stream.set_write_timeout(Some(CHECK_INTERVAL))
-    };
-    set().map_err(|source| Error::Network { what: "a connection".into(), source })
-}
-
 fn read<const N: usize>(
     stream: impl Read,
     until: Instant,
@@ -254,11 +242,15 @@ fn read<const N: usize>(
     Ok(bytes)
 }
 
-fn random() -> Result<Nonce, Error> {
-    let mut nonce = [0; 16];
-    let read = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
+/// Random bytes of the kernel.
+///
+/// # Errors
+/// [`Error::Network`].
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    let read = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     match read {
-        Ok(n) if n == nonce.len() => Ok(nonce),
+        Ok(n) if n == N => Ok(bytes),
         Ok(_) => Err(Error::WrongPeer("the kernel gave too few random bytes".into())),
         Err(error) => Err(Error::Network { what: "random bytes".into(), source: error.into() }),
     }

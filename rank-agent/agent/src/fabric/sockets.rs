@@ -1,19 +1,20 @@
-//! The fabric of `exec`: plain TCP, because the recorded program owns MPI and NCCL.
+//! The fabric of `exec`: plain sockets, because the recorded program owns MPI and NCCL.
 //!
 //! ```text
 //!  control   rank 0 is the hub: 1 ── 0 ── 2, 3 ── 0 …      frames: length, bytes
 //!  pings     one connection for each edge of the tree       words of 8 bytes, read without sleeping
 //! ```
 //!
-//! Rank 0 listens only at the address of [`launch::Meeting`]: on the loopback if all ranks share a host. Both ends of every
-//! connection prove that they know the job's token (`handshake`). Every wait ends: with an answer, with the end of the
-//! connection, or after [`Limits`].
+//! If all ranks share a host, they meet at Unix sockets, and the kernel says that they belong to one user (`stream`). Between hosts,
+//! rank 0 listens at the TCP address of [`launch::Meeting`], and both ends of every connection prove that they know the job's token
+//! (`handshake`). Every wait ends: with an answer, with the end of the connection, or after [`Limits`].
 
 mod accept;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 mod handshake;
 mod link;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,8 +28,10 @@ use crate::Error;
 use crate::fabric::ping::PingTree;
 use accept::{Accepted, accept};
 pub use handshake::Token;
+pub(crate) use handshake::random;
 use handshake::{Hello, Purpose, Server};
 use link::{Link, Words};
+use stream::{Listener, Names, Stream};
 
 /// Longest waits of a rank.
 #[derive(Clone, Copy, Debug)]
@@ -47,12 +50,14 @@ impl Default for Limits {
 
 /// Pause between attempts to reach rank 0, which may not have started.
 const RETRY: Duration = Duration::from_millis(50);
+/// The same where rank 0 listens, but has no room for a further connection.
+const RETRY_SOON: Duration = Duration::from_millis(2);
 /// Longest message: the words of some hundred thousand ranks.
 const MAX_FRAME_BYTES: usize = 16 << 20;
 
 /// A rank with its connections to the others. It counts the ranks that have met; [`Control::rank_in_job`] names them.
 #[derive(Debug)]
-pub struct Tcp {
+pub struct Sockets {
     rank: usize,
     /// The ranks of the job that have met, ascending.
     members: Vec<usize>,
@@ -60,6 +65,10 @@ pub struct Tcp {
     absent: Option<Error>,
     hub: Hub,
     pairs: BTreeMap<usize, Words>,
+    /// Name of the job and its port, which name the Unix sockets.
+    job: (String, u16),
+    /// This rank's address on the connection with rank 0; `None`: all ranks are on this host.
+    own_ip: Option<IpAddr>,
     stop: Stop,
     limits: Limits,
     /// Note to the user if rank 0 listens at other addresses than the meeting's.
@@ -83,27 +92,37 @@ pub struct Place {
     pub size: usize,
 }
 
-impl Tcp {
+impl Sockets {
     /// Connects with the other ranks. Collective. Ranks that do not come are [`absent`](Self::absent) for rank 0.
     ///
     /// # Errors
     /// [`Error::Network`] if rank 0 cannot listen or be reached, [`Error::WrongPeer`] if the peer does not belong to this
-    /// job, [`Error::Missing`] if a rank that rank 0 has met does not reach this one.
+    /// job or user, [`Error::Missing`] if a rank that rank 0 has met does not reach this one.
     pub fn join(place: Place, meeting: &Meeting, token: &Token, limits: Limits, stop: Stop) -> Result<Self, Error> {
         let until = Instant::now() + limits.join;
-        let (mut fabric, own_ip) = match place.rank {
+        let mut fabric = match place.rank {
             0 => Self::receive_all(place, meeting, token, (limits, until), stop)?,
             _ => Self::reach_rank_0(place, meeting, token, (limits, until), stop)?,
         };
         // The ranks that have come may connect to each other in as much time again.
-        fabric.connect_pairs(place.size, own_ip, token, Instant::now() + limits.join)?;
+        fabric.connect_pairs(place.size, token, Instant::now() + limits.join)?;
         Ok(fabric)
     }
 
-    /// The fabric of a rank that has met no other one, and why.
-    pub fn alone(rank: usize, why: Error, limits: Limits, stop: Stop) -> Self {
-        let hub = Hub::Here(Vec::new());
-        Self { rank: 0, members: vec![rank], absent: Some(why), hub, pairs: BTreeMap::new(), stop, limits, note: None }
+    /// The fabric of a rank that has met no other one.
+    pub fn alone(rank: usize, limits: Limits, stop: Stop) -> Self {
+        Self::new((0, vec![rank]), Hub::Here(Vec::new()), None, (limits, stop))
+    }
+
+    fn new(
+        (rank, members): (usize, Vec<usize>),
+        hub: Hub,
+        meeting: Option<&Meeting>,
+        (limits, stop): (Limits, Stop),
+    ) -> Self {
+        let job = meeting.map(|meeting| (meeting.job.clone(), meeting.port)).unwrap_or_default();
+        let (pairs, own_ip) = (BTreeMap::new(), None);
+        Self { rank, members, absent: None, hub, pairs, job, own_ip, stop, limits, note: None }
     }
 
     /// Rank 0: waits for the others, and sends each the list of the ranks that have come.
@@ -113,10 +132,13 @@ impl Tcp {
         token: &Token,
         (limits, until): (Limits, Instant),
         stop: Stop,
-    ) -> Result<(Self, IpAddr), Error> {
+    ) -> Result<Self, Error> {
         let Place { rank, size } = place;
         let (listener, note) = listen(meeting, until, &stop)?;
-        let ip = listener.local_addr().map_err(network("the address of rank 0"))?.ip();
+        let own_ip = match &listener {
+            Listener::Tcp(listener) => Some(listener.local_addr().map_err(network("the address of rank 0"))?.ip()),
+            Listener::Unix(..) => None,
+        };
         let expected: Vec<usize> = (1..size).collect();
         let server = Server { rank, size, token, purpose: Purpose::Hub };
         let accepted = accept(&listener, &expected, &server, until, &stop)?;
@@ -133,7 +155,8 @@ impl Tcp {
             refused: accepted.refused,
         };
         let absent = (!accepted.absent.is_empty()).then(|| missing(accepted.absent));
-        Ok((Self { rank, members, absent, hub: Hub::Here(links), pairs: BTreeMap::new(), stop, limits, note }, ip))
+        let fabric = Self::new((rank, members), Hub::Here(links), Some(meeting), (limits, stop));
+        Ok(Self { absent, own_ip, note, ..fabric })
     }
 
     /// Any other rank: connects to rank 0, and learns which ranks have come.
@@ -143,20 +166,20 @@ impl Tcp {
         token: &Token,
         (limits, until): (Limits, Instant),
         stop: Stop,
-    ) -> Result<(Self, IpAddr), Error> {
+    ) -> Result<Self, Error> {
         let Place { rank, size } = place;
         let hello = Hello { rank, size, purpose: Purpose::Hub };
         let stream = reach(meeting, &hello, token, (until, limits.join), &stop)?;
-        let ip = stream.local_addr().map_err(network("this rank's address"))?.ip();
         let link = Link::new(stream)?;
+        let own_ip = link.ips()?.map(|[own, _]| own);
         // Rank 0 has only now begun to wait, if it started later than this rank.
         let until = Instant::now() + limits.join + limits.answer;
         let roster = link.receive(MAX_FRAME_BYTES, until, &stop).map_err(of_rank(0))?;
         let members = members_of(&roster, place)
             .ok_or_else(|| Error::WrongPeer("rank 0 sent a malformed list of ranks".into()))?;
         let at = members.binary_search(&rank).unwrap_or_default();
-        let hub = Hub::There(link);
-        Ok((Self { rank: at, members, absent: None, hub, pairs: BTreeMap::new(), stop, limits, note: None }, ip))
+        let fabric = Self::new((at, members), Hub::There(link), Some(meeting), (limits, stop));
+        Ok(Self { own_ip, ..fabric })
     }
 
     /// A note to the user on the address at which rank 0 listens.
@@ -164,30 +187,28 @@ impl Tcp {
         self.note.as_deref()
     }
 
-    /// The reason why ranks of the job are not in this fabric. Only rank 0 and a rank that is alone know it.
+    /// The reason why ranks of the job are not in this fabric. Only rank 0 knows it.
     pub fn absent(&self) -> Option<&Error> {
         self.absent.as_ref()
     }
 
     /// Opens one connection for each edge of the ping tree that touches this rank.
-    fn connect_pairs(&mut self, size: usize, own_ip: IpAddr, token: &Token, until: Instant) -> Result<(), Error> {
+    fn connect_pairs(&mut self, size: usize, token: &Token, until: Instant) -> Result<(), Error> {
         let edges = PingTree::new(self.members.len(), usize::MAX).edges();
         let (rank, members) = (self.members[self.rank], self.members.clone());
-        let listener = TcpListener::bind((own_ip, 0)).map_err(network("a port for pings"))?;
-        let port = listener.local_addr().map_err(network("a port for pings"))?.port();
-        let [high, low] = ip_words(own_ip);
-        let all = self.all_gather(Lane::Control, &[high, low, u64::from(port)])?;
-        let of = |rank: usize| {
-            let words = &all[3 * rank..3 * rank + 3];
-            (ip_of([words[0], words[1]]), words[2] as u16)
+        let listener = self.listen_for_pings(rank)?;
+        let (mine, place) = match &listener {
+            Listener::Tcp(listener) => {
+                let address = listener.local_addr().map_err(network("a port for pings"))?;
+                let [high, low] = ip_words(address.ip());
+                ([high, low, u64::from(address.port())], format!("{} port {}", address.ip(), address.port()))
+            }
+            Listener::Unix(_, number) => ([0, 0, *number], "a socket of this host".into()),
         };
+        let all = self.all_gather(Lane::Control, &mine)?;
         for (_, parent) in edges.iter().filter(|(child, _)| *child == self.rank) {
-            let (ip, port) = of(*parent);
-            // If rank 0 listens on all its addresses, use the one that this rank is connected to.
-            let ip = if ip.is_unspecified() { self.hub_ip()? } else { ip };
+            let stream = self.reach_parent(members[*parent], &all[3 * parent..3 * parent + 3], until)?;
             let hello = Hello { rank, size, purpose: Purpose::Pings };
-            let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), remaining(until))
-                .map_err(network(format!("rank {} cannot be reached at {ip} port {port}", members[*parent])))?;
             handshake::client(&stream, &hello, token, members[*parent], (until, &self.stop))?;
             self.pairs.insert(*parent, Words::new(stream)?);
         }
@@ -196,7 +217,7 @@ impl Tcp {
         let server = Server { rank, size, token, purpose: Purpose::Pings };
         let Accepted { streams, absent, refused } = accept(&listener, &expected, &server, until, &self.stop)?;
         if !absent.is_empty() {
-            let place = format!("{own_ip} port {port}, where rank {rank} compares clocks");
+            let place = format!("{place}, where rank {rank} compares clocks");
             return Err(Error::Missing { ranks: absent, place, limit_s: self.limits.join.as_secs(), refused });
         }
         for (child, stream) in children.into_iter().zip(streams.into_values()) {
@@ -205,11 +226,44 @@ impl Tcp {
         Ok(())
     }
 
-    fn hub_ip(&self) -> Result<IpAddr, Error> {
-        match &self.hub {
-            Hub::There(link) => link.peer_ip(),
-            Hub::Here(_) => Ok(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+    fn listen_for_pings(&self, rank: usize) -> Result<Listener, Error> {
+        let what = "a socket for pings";
+        match self.own_ip {
+            Some(ip) => TcpListener::bind((ip, 0)).map(Listener::Tcp).map_err(network(what)),
+            // Rank 0 of one more meeting of this job must not be found here.
+            None => Names::new(&format!("pings of {}", self.job.0), self.job.1, rank).listen().map_err(network(what)),
         }
+    }
+
+    /// A connection to the rank of the job at the other end of an edge of the ping tree. `words` are what it said of its listener.
+    fn reach_parent(&self, parent: usize, words: &[u64], until: Instant) -> Result<Stream, Error> {
+        let Some(_) = self.own_ip else {
+            let names = Names::new(&format!("pings of {}", self.job.0), self.job.1, parent);
+            loop {
+                match names.connect(words[2]) {
+                    Ok(stream) => return stream.check_user().map(|()| stream),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                        self.stop.check()?;
+                        std::thread::sleep(RETRY_SOON);
+                    }
+                    Err(error) => return Err(network(format!("the socket of rank {parent}"))(error)),
+                }
+            }
+        };
+        let (ip, port) = (ip_of([words[0], words[1]]), words[2] as u16);
+        // If rank 0 listens on all its addresses, use the one that this rank is connected to.
+        let ip = if ip.is_unspecified() { self.hub_ip()? } else { ip };
+        TcpStream::connect_timeout(&SocketAddr::new(ip, port), remaining(until))
+            .map(Stream::Tcp)
+            .map_err(network(format!("rank {parent} cannot be reached at {ip} port {port}")))
+    }
+
+    fn hub_ip(&self) -> Result<IpAddr, Error> {
+        let ips = match &self.hub {
+            Hub::There(link) => link.ips()?,
+            Hub::Here(_) => None,
+        };
+        Ok(ips.map_or(IpAddr::V6(Ipv6Addr::LOCALHOST), |[_, peer]| peer))
     }
 
     /// Returns the bytes of all ranks in rank order, on every rank.
@@ -241,7 +295,7 @@ impl Tcp {
     }
 }
 
-impl Control for Tcp {
+impl Control for Sockets {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -255,7 +309,7 @@ impl Control for Tcp {
     }
 
     fn version(&self) -> String {
-        "tcp".into()
+        if self.own_ip.is_some() { "tcp".into() } else { "unix".into() }
     }
 
     fn barrier(&self) -> Result<(), Error> {
@@ -312,8 +366,8 @@ fn remaining(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// Rank 0's listener. Waits until the port is free, because a short connection of another process may use it.
-fn listen(meeting: &Meeting, until: Instant, stop: &Stop) -> Result<(TcpListener, Option<String>), Error> {
+/// Rank 0's listener. Waits until its address is free, because a short connection of another process may use it.
+fn listen(meeting: &Meeting, until: Instant, stop: &Stop) -> Result<(Listener, Option<String>), Error> {
     loop {
         match listen_now(meeting) {
             Err(Error::Network { source, .. })
@@ -328,19 +382,22 @@ fn listen(meeting: &Meeting, until: Instant, stop: &Stop) -> Result<(TcpListener
 }
 
 /// Listens at the meeting's address or, if this host does not have that address, at all of its addresses.
-fn listen_now(meeting: &Meeting) -> Result<(TcpListener, Option<String>), Error> {
+fn listen_now(meeting: &Meeting) -> Result<(Listener, Option<String>), Error> {
     let Meeting { host, port, .. } = meeting;
     let what = || format!("rank 0 cannot listen at {}", place_of(meeting));
+    if meeting.is_local {
+        return Names::new(&meeting.job, *port, 0).listen().map(|listener| (listener, None)).map_err(network(what()));
+    }
     let addresses: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(network(what()))?.collect();
     match TcpListener::bind(&addresses[..]) {
-        Ok(listener) => Ok((listener, None)),
+        Ok(listener) => Ok((Listener::Tcp(listener), None)),
         // The name belongs to a service, or its address is translated on the way to this host.
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
             let note = format!("{host} is not an address of this host: rank 0 listens at all of its addresses");
             let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port))
                 .or_else(|_| TcpListener::bind(("0.0.0.0", *port)))
                 .map_err(network(what()))?;
-            Ok((listener, Some(note)))
+            Ok((Listener::Tcp(listener), Some(note)))
         }
         Err(error) => Err(network(what())(error)),
     }
@@ -353,16 +410,19 @@ fn reach(
     token: &Token,
     (until, limit): (Instant, Duration),
     stop: &Stop,
-) -> Result<TcpStream, Error> {
+) -> Result<Stream, Error> {
     let Meeting { host, port, .. } = meeting;
     loop {
         let attempt = || {
+            if meeting.is_local {
+                return Names::new(&meeting.job, *port, 0).find();
+            }
             let mut last = io::Error::from(io::ErrorKind::NotFound);
             for address in (host.as_str(), *port).to_socket_addrs()? {
                 match TcpStream::connect_timeout(&address, remaining(until).min(Duration::from_secs(2))) {
                     // Without a listener, a connection from the same port connects to itself.
                     Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {}
-                    Ok(stream) => return Ok(stream),
+                    Ok(stream) => return Ok(Stream::Tcp(stream)),
                     Err(error) => last = error,
                 }
             }
@@ -377,9 +437,10 @@ fn reach(
                 let (place, limit_s) = (place_of(meeting), limit.as_secs());
                 return Err(network(format!("rank 0 could not be reached at {place} within {limit_s} s"))(error));
             }
-            Err(_) => {
+            Err(error) => {
                 stop.check()?;
-                std::thread::sleep(RETRY);
+                let is_full = error.kind() == io::ErrorKind::WouldBlock;
+                std::thread::sleep(if is_full { RETRY_SOON } else { RETRY });
             }
         }
     }
@@ -388,7 +449,11 @@ fn reach(
 /// The address of a meeting for messages, and the variable or option that gives it.
 fn place_of(meeting: &Meeting) -> String {
     let Meeting { host, port, source, .. } = meeting;
-    format!("{host} port {port} ({source})")
+    if meeting.is_local {
+        format!("the socket of this host's ranks ({source})")
+    } else {
+        format!("{host} port {port} ({source})")
+    }
 }
 
 /// The ranks in rank 0's list; `None` if they cannot be those of a job that holds rank 0 and this rank.

@@ -1,14 +1,15 @@
 //! Messages over one connection.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::stream::Stream;
 use crate::Error;
 use crate::fabric::Stop;
 
 /// Interval at which a wait checks its end.
-const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bytes of a message that are read first. Each next part is as long as all before.
 const PART_BYTES: usize = 64 << 10;
@@ -29,23 +30,19 @@ impl From<io::Error> for Failure {
 
 /// Messages of any length; a reader sleeps until a message arrives.
 #[derive(Debug)]
-pub(super) struct Link(TcpStream);
+pub(super) struct Link(Stream);
 
 impl Link {
-    pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
-        let prepare = || {
-            stream.set_nonblocking(false)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(CHECK_INTERVAL))?;
-            stream.set_write_timeout(Some(CHECK_INTERVAL))
-        };
-        prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
+    pub(super) fn new(stream: Stream) -> Result<Self, Error> {
+        stream
+            .wait_at_most(Some(CHECK_INTERVAL))
+            .map_err(|source| Error::Network { what: "a connection".into(), source })?;
         Ok(Self(stream))
     }
 
-    pub(super) fn peer_ip(&self) -> Result<IpAddr, Error> {
-        let address = self.0.peer_addr();
-        address.map(|a| a.ip()).map_err(|source| Error::Network { what: "the address of rank 0".into(), source })
+    /// The addresses of this end and of the other one; `None` of a Unix socket.
+    pub(super) fn ips(&self) -> Result<Option<[IpAddr; 2]>, Error> {
+        self.0.ips().map_err(|source| Error::Network { what: "the addresses of a connection".into(), source })
     }
 
     pub(super) fn send(&self, bytes: &[u8], until: Instant) -> Result<(), Failure> {
@@ -83,15 +80,11 @@ pub(super) fn receive(
 
 /// Words, for pings; a reader spins, because a pause would be measured.
 #[derive(Debug)]
-pub(super) struct Words(TcpStream);
+pub(super) struct Words(Stream);
 
 impl Words {
-    pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
-        let prepare = || {
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)
-        };
-        prepare().map_err(|source| Error::Network { what: "a connection".into(), source })?;
+    pub(super) fn new(stream: Stream) -> Result<Self, Error> {
+        stream.wait_at_most(None).map_err(|source| Error::Network { what: "a connection".into(), source })?;
         Ok(Self(stream))
     }
 

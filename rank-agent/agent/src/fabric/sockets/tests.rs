@@ -9,7 +9,13 @@ use recorder::Clock;
 fn meeting() -> Meeting {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    Meeting { host: "127.0.0.1".into(), port, is_local: true, job: "test".into(), source: "a test" }
+    Meeting { host: "127.0.0.1".into(), port, is_local: false, job: "test".into(), source: "a test" }
+}
+
+/// A meeting of the ranks of this host. No other test has its name.
+fn local_meeting() -> Meeting {
+    let unique = u64::from_le_bytes(random().unwrap());
+    Meeting { is_local: true, job: format!("test {unique}"), port: 1, ..meeting() }
 }
 
 fn limits() -> Limits {
@@ -17,15 +23,19 @@ fn limits() -> Limits {
 }
 
 /// Runs `body` on ranks that are threads connected over TCP.
-fn run<R: Send>(size: usize, body: impl Fn(Arc<Tcp>) -> R + Sync) -> Vec<R> {
-    let (meeting, token) = (meeting(), Token::new("secret"));
+fn run<R: Send>(size: usize, body: impl Fn(Arc<Sockets>) -> R + Sync) -> Vec<R> {
+    run_at(&meeting(), size, body)
+}
+
+fn run_at<R: Send>(meeting: &Meeting, size: usize, body: impl Fn(Arc<Sockets>) -> R + Sync) -> Vec<R> {
+    let token = Token::new("secret");
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
-                let (meeting, token, body) = (&meeting, &token, &body);
+                let (token, body) = (&token, &body);
                 scope.spawn(move || {
                     let place = Place { rank, size };
-                    body(Arc::new(Tcp::join(place, meeting, token, limits(), Stop::default()).unwrap()))
+                    body(Arc::new(Sockets::join(place, meeting, token, limits(), Stop::default()).unwrap()))
                 })
             })
             .collect();
@@ -45,11 +55,18 @@ fn ranks_gather_and_broadcast() {
 }
 
 #[test]
-fn pings_over_tcp_measure_a_shifted_clock() {
+fn pings_measure_a_shifted_clock() {
     const AHEAD_NS: i64 = 1_000_000_000;
     let clock = |rank| if rank == 2 { Clock::bent(AHEAD_NS, 0) } else { Clock::system() };
-    let all = run(4, |fabric| PingTree::new(4, 1).burst(&*fabric, clock(fabric.rank())).unwrap());
-    for (rank, rows) in all.iter().enumerate() {
+    let pings = |fabric: Arc<Sockets>| {
+        let rows = PingTree::new(4, 1).burst(&*fabric, clock(fabric.rank())).unwrap();
+        (fabric.rank(), fabric.version(), rows)
+    };
+    let over_tcp = run(4, pings);
+    assert!(over_tcp.iter().all(|(_, version, _)| version == "tcp"));
+    let here = run_at(&local_meeting(), 4, pings);
+    assert!(here.iter().all(|(_, version, _)| version == "unix"), "ranks of one host need no port");
+    for (rank, _, rows) in over_tcp.into_iter().chain(here) {
         let pings: Vec<_> = rows.iter().filter(|row| &*row.kind == "ping").collect();
         assert_eq!(pings.is_empty(), rank == 0);
         let ahead_ns = if rank == 2 { AHEAD_NS } else { 0 };
@@ -65,7 +82,7 @@ fn a_peer_without_the_token_is_refused() {
     let meeting = meeting();
     let join = |rank, token: &str, patience_ms| {
         let limits = Limits { join: Duration::from_millis(patience_ms), ..limits() };
-        Tcp::join(Place { rank, size: 2 }, &meeting, &Token::new(token), limits, Stop::default())
+        Sockets::join(Place { rank, size: 2 }, &meeting, &Token::new(token), limits, Stop::default())
     };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| join(0, "secret", 5000));
@@ -93,7 +110,7 @@ fn ranks_that_have_met_go_on_without_the_others() {
         let (meeting, token) = (&meeting, &token);
         let ranks = [0, 2, 3].map(|rank| {
             scope.spawn(move || {
-                let fabric = Tcp::join(Place { rank, size: 4 }, meeting, token, limits, Stop::default()).unwrap();
+                let fabric = Sockets::join(Place { rank, size: 4 }, meeting, token, limits, Stop::default()).unwrap();
                 assert_eq!((fabric.size(), fabric.rank_in_job(fabric.rank())), (3, rank));
                 let absent = fabric.absent().map(ToString::to_string);
                 assert_eq!(absent.is_some(), rank == 0);
@@ -107,6 +124,28 @@ fn ranks_that_have_met_go_on_without_the_others() {
     });
     let pairs: std::collections::BTreeSet<_> = rows.iter().map(|row| (row.rank, row.peer_rank)).collect();
     assert_eq!(pairs.into_iter().filter(|(_, peer)| peer.is_some()).collect::<Vec<_>>(), [(2, Some(0)), (3, Some(0))]);
+}
+
+/// Another user may take the name of a socket, and does not listen there.
+///
+/// Invariant (recorder): Only ranks of the job can join it.
+#[test]
+fn ranks_pass_a_name_that_is_taken() {
+    let meeting = local_meeting();
+    let names = Names::new(&meeting.job, meeting.port, 0);
+    let _taken = names.take(0).unwrap();
+    let sizes = run_at(&meeting, 3, |fabric| {
+        fabric.barrier().unwrap();
+        fabric.size()
+    });
+    assert_eq!(sizes, [3; 3]);
+    let _all: Vec<_> = (1..stream::NAMES).map(|number| names.take(number).unwrap()).collect();
+    let limits = Limits { join: Duration::from_millis(100), ..limits() };
+    for rank in [0, 1] {
+        let place = Place { rank, size: 2 };
+        let error = Sockets::join(place, &meeting, &Token::new("secret"), limits, Stop::default()).unwrap_err();
+        assert!(matches!(error, Error::Network { .. }), "{error}");
+    }
 }
 
 #[test]
@@ -127,7 +166,7 @@ fn a_roster_that_cannot_be_the_jobs_is_refused() {
 fn a_foreign_connection_does_not_keep_ranks_out() {
     let (meeting, token) = (meeting(), Token::new("secret"));
     std::thread::scope(|scope| {
-        let join = |rank| Tcp::join(Place { rank, size: 2 }, &meeting, &token, limits(), Stop::default());
+        let join = |rank| Sockets::join(Place { rank, size: 2 }, &meeting, &token, limits(), Stop::default());
         let first = scope.spawn(move || join(0));
         let until = Instant::now() + Duration::from_secs(10);
         let mut noise = loop {
@@ -146,7 +185,7 @@ fn a_foreign_connection_does_not_keep_ranks_out() {
 fn silent_connections_do_not_keep_ranks_out() {
     let (meeting, token) = (meeting(), Token::new("secret"));
     std::thread::scope(|scope| {
-        let join = |rank| Tcp::join(Place { rank, size: 2 }, &meeting, &token, limits(), Stop::default());
+        let join = |rank| Sockets::join(Place { rank, size: 2 }, &meeting, &token, limits(), Stop::default());
         let first = scope.spawn(move || join(0));
         let until = Instant::now() + Duration::from_secs(10);
         let mut silent = Vec::new();
@@ -179,7 +218,7 @@ fn the_deadline_and_a_stop_hold_under_noise() {
             let limits = Limits { join, ..limits() };
             let (meeting, token) = (&meeting, &token);
             let of_rank = stop.clone();
-            let rank = scope.spawn(move || Tcp::join(Place { rank: 0, size: 2 }, meeting, token, limits, of_rank));
+            let rank = scope.spawn(move || Sockets::join(Place { rank: 0, size: 2 }, meeting, token, limits, of_rank));
             if stops {
                 std::thread::sleep(Duration::from_millis(200));
                 stop.abandon();

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::handshake::{Handshake, Progress, Server};
+use super::stream::{Listener, Stream};
 use crate::Error;
 use crate::fabric::Stop;
 
@@ -23,7 +23,7 @@ const MAX_HANDSHAKES: usize = 512;
 /// The ranks that connected in time, and those that did not.
 pub(super) struct Accepted {
     /// The connections by rank.
-    pub(super) streams: BTreeMap<usize, TcpStream>,
+    pub(super) streams: BTreeMap<usize, Stream>,
     /// The expected ranks that did not connect.
     pub(super) absent: Vec<usize>,
     /// The last connection that was refused, and why.
@@ -35,14 +35,14 @@ pub(super) struct Accepted {
 /// # Errors
 /// The error of `stop`; [`Error::Network`] if the listener fails.
 pub(super) fn accept(
-    listener: &TcpListener,
+    listener: &Listener,
     expected: &[usize],
     server: &Server<'_>,
     until: Instant,
     stop: &Stop,
 ) -> Result<Accepted, Error> {
     let network = |source| Error::Network { what: "the listener".into(), source };
-    listener.set_nonblocking(true).map_err(network)?;
+    listener.set_nonblocking().map_err(network)?;
     let mut pending =
         Pending { server, expected, accepted: BTreeMap::new(), handshakes: VecDeque::new(), refused: None };
     while pending.accepted.len() < expected.len() {
@@ -84,14 +84,14 @@ pub(super) fn accept(
 struct Pending<'a> {
     server: &'a Server<'a>,
     expected: &'a [usize],
-    accepted: BTreeMap<usize, TcpStream>,
-    handshakes: VecDeque<(Handshake, SocketAddr, Instant)>,
+    accepted: BTreeMap<usize, Stream>,
+    handshakes: VecDeque<(Handshake, String, Instant)>,
     /// The last connection that was refused, and why.
     refused: Option<String>,
 }
 
 impl Pending<'_> {
-    fn admit(&mut self, stream: TcpStream, from: SocketAddr) {
+    fn admit(&mut self, stream: Stream, from: String) {
         if self.handshakes.len() >= MAX_HANDSHAKES {
             self.close_oldest("there are too many connections");
         }
