@@ -6,6 +6,7 @@ pub(crate) mod gunzip;
 pub(crate) mod input;
 pub(crate) mod json;
 pub(crate) mod layout;
+pub(crate) mod memory;
 pub(crate) mod number;
 pub mod pickle;
 pub(crate) mod text;

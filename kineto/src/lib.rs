@@ -42,6 +42,7 @@ mod meaning;
 mod read;
 pub mod write;
 
+pub use bytes::memory::{MemoryShare, Room};
 pub use bytes::pickle;
 pub use bytes::visit as json;
 pub use error::{Error, OtherFormat};
@@ -51,9 +52,9 @@ pub use meaning::steps::{LEFT_OUT_MARKS, Steps, find_steps, steps_of_marks};
 #[cfg(feature = "fuzzing")]
 pub use read::check_any_blocks;
 pub use read::{
-    FlightDumps, MemoryShare, Parsed, Plan, PlanOptions, RankSource, RecognizeOther, Replica, TraceFile, Window,
-    WindowChoice, file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed, load_windows_rows,
-    parse_only, plan, rank_of_name,
+    FlightDumps, Parsed, Plan, PlanOptions, RankSource, RecognizeOther, Replica, TraceFile, Window, WindowChoice,
+    file_name, flight_dumps, load, load_detailed, load_windows, load_windows_detailed, load_windows_rows, parse_only,
+    plan, rank_of_name,
 };
 
 /// Whether a file with these first bytes is compressed with gzip or zstd.

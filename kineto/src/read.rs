@@ -1,6 +1,7 @@
 //! Traces of a job: which file holds which rank and window, and their files to one [`RankData`](trace::rank::RankData).
 
 mod archive;
+mod dump_begin;
 mod dumps;
 mod files;
 mod find;
@@ -27,4 +28,4 @@ pub use join_windows::{load_windows, load_windows_detailed, load_windows_rows};
 pub use load::check_any_blocks;
 pub use load::{Parsed, load, load_detailed, parse_only};
 pub use names::rank_of_name;
-pub use trace_file::{MemoryShare, RankSource, Replica, TraceFile, Window, WindowChoice};
+pub use trace_file::{RankSource, Replica, TraceFile, Window, WindowChoice};

@@ -14,7 +14,8 @@ class Culprit(NamedTuple):
     """A rank that others wait for and that waits for nobody."""
 
     rank: int
-    #: `host`: its program did not call an operation. `device`: its device does not end what was called. `not_read`: it has no dump.
+    #: `host`: its program did not call an operation. `order`: it called two operations in another order than the other ranks.
+    #: `device`: its device does not end what was called. `not_read`: it has no dump.
     fault: str
     #: The operation in which the others wait, as `allgather`; None where none is recorded.
     op: str | None
@@ -41,7 +42,7 @@ class HangWait(NamedTuple):
     waiting: list[int]
     #: The ranks that they wait for.
     waits_for: list[int]
-    #: `not_called`, `not_read`, `device_stuck` or `queued`.
+    #: `not_called`, `not_read`, `device_stuck`, `queued` or `not_known`.
     why: str
 
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use trace::OmissionRow;
 
 use crate::format::{Beside, Format, Head};
-use crate::memory::{max_memory_bytes, read_at_once};
+use crate::memory::share;
 use crate::ranks::of_rank;
 use model::Error;
 use model::RankData;
@@ -72,7 +72,7 @@ impl InspectorSource {
     /// As [`open`](Self::open).
     pub(crate) fn open_beside(paths: &[PathBuf], beside: &Beside<'_>) -> Result<Self, Error> {
         let Found { processes, world_size, problems } = processes(paths, beside.taken)?;
-        let max_memory_bytes = max_memory_bytes(beside.options.max_memory_bytes) / read_at_once(processes.len());
+        let max_memory_bytes = share(beside.options.max_memory_bytes, processes.len()).rank_bytes();
         Ok(Self { path: paths.first().cloned().unwrap_or_default(), processes, world_size, problems, max_memory_bytes })
     }
 }

@@ -1,12 +1,12 @@
 //! The files of a job, by format: found among paths by their content, and opened together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::Error;
 use model::source::Source;
 use tempfile::TempDir;
-use trace::place::{self, Entry};
+use trace::place::{self, Entry, Search, Step};
 use trace::{OmissionRow, Text};
 
 use crate::format::{Format, OpenOptions};
@@ -41,6 +41,10 @@ pub struct JobFiles {
     twins: Vec<PathBuf>,
     /// Files and directories that could not be looked at, with the reasons.
     unreadable: Vec<(PathBuf, String)>,
+    /// Directories that are not searched, with the reasons.
+    left_out: Vec<(PathBuf, String)>,
+    /// Files that were looked at.
+    looked_at: usize,
 }
 
 impl JobFiles {
@@ -50,7 +54,7 @@ impl JobFiles {
     /// [`Error::Io`]; [`Error::NoInput`] for more files than are looked at.
     pub fn find(paths: &[PathBuf]) -> Result<Self, Error> {
         let mut found = Self::default();
-        let mut searched = BTreeSet::new();
+        let mut directories = Search::default();
         for path in paths {
             if reports::is_report(path) {
                 found.reports.push(path.clone());
@@ -60,8 +64,11 @@ impl JobFiles {
                     None => &mut found.traces,
                 }
                 .push(path.clone());
-            } else if found.search(path, 0, &mut searched)? {
-                found.traces.push(path.clone());
+            } else {
+                let io = |source| Error::Io { path: path.clone(), source };
+                if directories.begin(path).map_err(io)? && found.search(path, 0, &mut directories)? {
+                    found.traces.push(path.clone());
+                }
             }
         }
         if found.others.values().any(|files| files.len() > MAX_FILES) {
@@ -117,17 +124,36 @@ impl JobFiles {
         Err(Error::NoInput { path, why: why.into() })
     }
 
-    /// Searches a directory. Returns whether something in it may be a trace.
-    fn search(&mut self, directory: &Path, depth: usize, searched: &mut BTreeSet<PathBuf>) -> Result<bool, Error> {
-        let io = |source| Error::Io { path: directory.into(), source };
+    /// Counts a file before it is looked at. True if there are too many, which is listed once.
+    fn is_full(&mut self, path: &Path) -> bool {
+        self.looked_at += 1;
+        if self.looked_at == MAX_FILES + 1 {
+            let why = format!("there are more than {MAX_FILES} files; from this one on, they are not read");
+            self.unreadable.push((path.into(), why));
+        }
+        self.looked_at > MAX_FILES
+    }
+
+    /// As [`search`](Self::search), of a directory in one that is searched.
+    fn subdirectory(&mut self, directory: &Path, depth: usize, directories: &mut Search) -> Result<bool, Error> {
         if depth > MAX_DEPTH {
             let why = format!("it lies more than {MAX_DEPTH} directories deep and is not searched; name it");
             self.unreadable.push((directory.into(), why));
             return Ok(false);
         }
-        if !searched.insert(place::canonical(directory).map_err(io)?) {
-            return Ok(false);
+        match directories.enter(directory).map_err(|source| Error::Io { path: directory.into(), source })? {
+            Step::Search => self.search(directory, depth, directories),
+            Step::Seen => Ok(false),
+            Step::LeftOut(why) => {
+                self.left_out.push((directory.into(), why));
+                Ok(false)
+            }
         }
+    }
+
+    /// Searches a directory. Returns whether something in it may be a trace.
+    fn search(&mut self, directory: &Path, depth: usize, directories: &mut Search) -> Result<bool, Error> {
+        let io = |source| Error::Io { path: directory.into(), source };
         let mut has_traces = false;
         // The formats of the files here, and the other files whose names repeat a recording of a format.
         let (mut here, mut twins) = (Vec::new(), Vec::new());
@@ -136,11 +162,14 @@ impl JobFiles {
             if name.starts_with('.') {
                 continue;
             }
+            if !is_directory && self.is_full(&path) {
+                break;
+            }
             if is_directory {
                 let inside = match is_run(&path) {
                     // A run is analyzed alone.
                     Ok(true) => continue,
-                    Ok(false) => self.search(&path, depth + 1, searched),
+                    Ok(false) => self.subdirectory(&path, depth + 1, directories),
                     Err(error) => Err(error),
                 };
                 match inside {
@@ -176,7 +205,7 @@ impl JobFiles {
     /// Those of the sources; [`Error::NoInput`] if two formats have one rank, or if there is no file.
     pub fn open(&self, options: OpenOptions) -> Result<Box<dyn Source>, Error> {
         if !self.snapshots.is_empty() {
-            return Ok(Box::new(SnapshotSource::open(&self.snapshots)?));
+            return Ok(Box::new(SnapshotSource::open_within(&self.snapshots, options.max_memory_bytes)?));
         }
         if self.only_traces() {
             return Ok(Box::new(KinetoSource::open_with(&self.traces, options)?));
@@ -199,8 +228,10 @@ impl JobFiles {
             OmissionRow::note("file", "it is made of the profile of XLA beside it, which is read").file(shown(path))
         };
         let unread = |(path, why): &(PathBuf, String)| OmissionRow::lost("file", why.as_str()).file(shown(path));
+        let left_out =
+            |(path, why): &(PathBuf, String)| OmissionRow::left_out("directory", why.as_str()).file(shown(path));
         let remarks = self.twins.iter().map(twin).chain(self.repeated.iter().map(repeated));
-        remarks.chain(self.unreadable.iter().map(unread)).collect()
+        remarks.chain(self.unreadable.iter().map(unread)).chain(self.left_out.iter().map(left_out)).collect()
     }
 
     /// Exports the reports. Without the program for it, they are left out.

@@ -6,7 +6,7 @@ pub mod input;
 pub mod inspector;
 pub mod job_files;
 pub mod kineto;
-mod memory;
+pub mod memory;
 mod mixed;
 mod names;
 pub mod nsys;

@@ -1,21 +1,22 @@
-//! The memory that the rows of a run or of traces may take.
+//! The memory that a command may take for what it reads.
 
 use std::fs;
 
+use kineto::MemoryShare;
 use rustix::process::{Resource, getrlimit};
 use rustix::system::sysinfo;
 
 /// The limit of a cgroup, as a process in it sees it.
 const CGROUP_LIMIT: &str = "/sys/fs/cgroup/memory.max";
 
-/// The memory that rows may take: the user's limit, else the default.
-pub(super) fn max_memory_bytes(limit: Option<u64>) -> u64 {
+/// The memory that readers may take together: the user's limit, else the default.
+pub fn max_memory_bytes(limit: Option<u64>) -> u64 {
     limit.unwrap_or_else(default_max_memory_bytes)
 }
 
-/// How many of some ranks are read at once: one on each thread.
-pub(super) fn read_at_once(ranks: usize) -> u64 {
-    rayon::current_num_threads().min(ranks).max(1) as u64
+/// The part of it for each of some ranks.
+pub fn share(limit: Option<u64>, ranks: usize) -> MemoryShare {
+    MemoryShare::among(max_memory_bytes(limit), ranks)
 }
 
 /// The memory that a command may take if the user gives no limit: three quarters of that of the machine, of its cgroup, or

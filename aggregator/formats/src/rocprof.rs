@@ -12,9 +12,10 @@ use std::path::PathBuf;
 use trace::{OmissionRow, Text};
 
 use crate::format::{Beside, Format, Head};
-use crate::memory::{max_memory_bytes, read_at_once};
+use crate::memory::{max_memory_bytes, share};
 use crate::ranks::{by_rank, numbered, of_rank};
 use crate::rocprof::file::{Claimed, read, unread};
+use crate::rocprof::load::STATED_SHARE;
 use crate::rocprof::parse::{Parsed, parse};
 use model::Error;
 use model::source::{RankFile, Source, SourceInfo};
@@ -73,14 +74,16 @@ impl RocprofSource {
         let mut claimed: Vec<(Option<i32>, Claimed)> = Vec::new();
         for path in paths {
             let bytes = read(path, all)?;
-            let Parsed { processes, too_many, end } = parse(&bytes, None, 0);
+            let mut room =
+                share(Some(all.saturating_sub(bytes.len() as u64) / STATED_SHARE), 1).room_of_file("process", 0);
+            let Parsed { processes, too_many, end, is_full } = parse(&bytes, None, 0, &mut room);
             let file = Text::from(path.to_string_lossy());
             let with_work: Vec<usize> = (0..processes.len()).filter(|at| processes[*at].device_records > 0).collect();
             if let Some(why) = end {
                 if with_work.is_empty() {
                     return Err(unread(path, why));
                 }
-                let why = format!("it is damaged: {why}");
+                let why = if is_full { why } else { format!("it is damaged: {why}") };
                 problems.push(OmissionRow::lost("rest of the file", why).file(file.clone()));
             }
             if too_many > 0 {
@@ -104,7 +107,7 @@ impl RocprofSource {
             return Err(unread(&path, "no process of it has a kernel or a copy"));
         }
         let claimed = number(claimed, beside.taken, &mut problems)?;
-        let at_once = read_at_once(claimed.len());
+        let at_once = share(Some(all), claimed.len()).ranks_at_once;
         let largest = claimed.iter().map(|claimed| claimed.size_bytes).max().unwrap_or(0);
         Ok(Self {
             path: paths.first().cloned().unwrap_or_default(),

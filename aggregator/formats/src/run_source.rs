@@ -1,13 +1,15 @@
 //! A recorded run as a source of ranks.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use kineto::MemoryShare;
 use trace::{Manifest, OmissionRow, Row, Run, StepRow, lock};
 
-use crate::memory::{max_memory_bytes, read_at_once};
+use crate::memory::share;
 use crate::run::{load_rank, load_rank_detailed, losses, outline_rank};
 use model::source::{Source, SourceInfo};
 use model::{Error, RankData, RankOutline, units};
@@ -17,6 +19,9 @@ use trace::rank::Details;
 #[derive(Debug)]
 pub struct RunSource {
     run: Run,
+    /// What its shards may take while they are read; `None`: as they were chosen.
+    memory: Option<MemoryShare>,
+    limit_bytes: Option<u64>,
     /// Problems of reads that return no omissions, by rank. The next load of the rank lists them: a disk may fail once.
     unlisted: Mutex<BTreeMap<i32, Vec<OmissionRow>>>,
 }
@@ -53,31 +58,38 @@ impl RunSource {
     }
 
     fn within(mut run: Run, limit_bytes: Option<u64>) -> Self {
-        let all = max_memory_bytes(limit_bytes);
-        let at_once = read_at_once(run.ranks().len());
-        let per_rank = all / at_once;
-        let size = |bytes: u64| units::bytes(i64::try_from(bytes).unwrap_or(i64::MAX));
-        run.keep_within(per_rank, |needed| {
-            format!(
-                "its rows take about {} of memory, and those of a rank may take {} ({} for {} at once); give more with --max-memory",
-                size(needed),
-                size(per_rank),
-                size(all),
-                units::plural(at_once as usize, "rank"),
-            )
-        });
-        Self { run, unlisted: Mutex::default() }
+        let memory = share(limit_bytes, run.ranks().len());
+        keep_within(&mut run, &memory);
+        Self { run, memory: Some(memory), limit_bytes, unlisted: Mutex::default() }
+    }
+
+    /// The run with the shards that a rank has now. A rank that is recorded joins its parts, so those that were opened may be gone.
+    fn now(&self, rank: i32) -> Cow<'_, Run> {
+        let is_current = || self.run.is_excerpt || self.run.is_current(rank);
+        match (!is_current()).then(|| Run::open_ranks(&self.run.path, |other| other == rank)) {
+            Some(Ok(mut run)) => {
+                self.memory.iter().for_each(|memory| keep_within(&mut run, memory));
+                Cow::Owned(run)
+            }
+            // What cannot be read is listed by the one who reads it.
+            Some(Err(_)) | None => Cow::Borrowed(&self.run),
+        }
     }
 
     /// A run whose shards are chosen already.
     pub fn of(run: Run) -> Self {
-        Self { run, unlisted: Mutex::default() }
+        Self { run, memory: None, limit_bytes: None, unlisted: Mutex::default() }
+    }
+
+    /// The memory that readers of the run may take, if it is not the default.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.limit_bytes
     }
 
     /// Reads the rows of a small table of one rank. Problems are listed with the next load of the rank, or by
     /// [`losses`](Self::losses).
     pub fn rows<R: Row>(&self, rank: i32) -> Vec<R> {
-        let (rows, problems) = self.run.rows::<R>(rank);
+        let (rows, problems) = self.now(rank).rows::<R>(rank);
         self.list_later(rank, problems.into_iter().map(|problem| problem.into_omission(&self.run.path)).collect());
         rows
     }
@@ -141,6 +153,21 @@ impl RunSource {
     }
 }
 
+/// Leaves out the largest shards of ranks that take more than their part of the memory.
+fn keep_within(run: &mut Run, memory: &MemoryShare) {
+    let per_rank = memory.rank_bytes();
+    let size = |bytes: u64| units::bytes(i64::try_from(bytes).unwrap_or(i64::MAX));
+    run.keep_within(per_rank, |needed| {
+        format!(
+            "its rows take about {} of memory, and those of a rank may take {} ({} for {} at once); give more with --max-memory",
+            size(needed),
+            size(per_rank),
+            size(memory.all_bytes),
+            units::plural(memory.ranks_at_once as usize, "rank"),
+        )
+    });
+}
+
 impl Source for RunSource {
     fn info(&self) -> SourceInfo {
         let name = |file: &PathBuf| file.strip_prefix(&self.run.path).unwrap_or(file).display().to_string();
@@ -157,19 +184,19 @@ impl Source for RunSource {
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
-        let mut data = load_rank(&self.run, rank);
+        let mut data = load_rank(&self.now(rank), rank);
         data.omissions = self.with_unlisted(rank, data.omissions);
         Ok(data)
     }
 
     fn outline(&self, rank: i32) -> Result<RankOutline, Error> {
-        let (outline, omissions) = outline_rank(&self.run, rank);
+        let (outline, omissions) = outline_rank(&self.now(rank), rank);
         self.list_later(rank, omissions);
         Ok(outline)
     }
 
     fn load_detailed(&self, rank: i32) -> Result<(RankData, Details), Error> {
-        let (mut data, details) = load_rank_detailed(&self.run, rank);
+        let (mut data, details) = load_rank_detailed(&self.now(rank), rank);
         data.omissions = self.with_unlisted(rank, data.omissions);
         Ok((data, details))
     }

@@ -11,10 +11,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kineto::pickle::{Id, Pickle};
+use kineto::{MemoryShare, Room};
 use rustc_hash::FxHashMap;
 use trace::place;
 use trace::{MemoryRow, OmissionRow, Text};
 
+use crate::memory::share;
 use model::Error;
 use model::source::{RankFile, Source, SourceInfo};
 use model::{MAX_RANKS, RankData};
@@ -25,6 +27,8 @@ const BLOCK_BYTES: i64 = 512;
 const MAX_ROWS: usize = 1 << 25;
 /// Fewest bytes of an entry or block in a pickle. A pickle may refer to one of them many times, so its size bounds them.
 const MIN_ROW_BYTES: usize = 8;
+/// The most memory of an entry or block: a change, a row, and an item of the maps by address. Their lists may have doubled.
+const ROW_BYTES: usize = 2 * (size_of::<Change>() + size_of::<MemoryRow>() + 2 * size_of::<(i64, Held)>());
 /// Innermost frames of a stack that are kept.
 const FRAMES: usize = 24;
 /// Longest text of a frame, in characters.
@@ -50,15 +54,25 @@ pub struct SnapshotSource {
     path: PathBuf,
     files: BTreeMap<i32, PathBuf>,
     omissions: Vec<OmissionRow>,
+    memory: MemoryShare,
 }
 
 impl SnapshotSource {
+    /// As [`open_within`](Self::open_within), with the default memory.
+    ///
+    /// # Errors
+    /// As [`open_within`](Self::open_within).
+    pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+        Self::open_within(paths, None)
+    }
+
     /// Takes one file for each rank. The rank is read from the names of the file and its directories; a single file
-    /// without a rank in its name is rank 0.
+    /// without a rank in its name is rank 0. What is read of the files that are open at a time may take `max_memory_bytes`; `None`: three
+    /// quarters of the machine's.
     ///
     /// # Errors
     /// [`Error::NoInput`] if several files are of one rank, or of several files one has no rank in its name.
-    pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+    pub fn open_within(paths: &[PathBuf], max_memory_bytes: Option<u64>) -> Result<Self, Error> {
         let mut files: BTreeMap<i32, PathBuf> = BTreeMap::new();
         for path in paths {
             let rank = match kineto::rank_of_name(&path.to_string_lossy()) {
@@ -75,7 +89,8 @@ impl SnapshotSource {
             }
             files.insert(rank, path.clone());
         }
-        Ok(Self { path: paths.first().cloned().unwrap_or_default(), files, omissions: Vec::new() })
+        let memory = share(max_memory_bytes, files.len());
+        Ok(Self { path: paths.first().cloned().unwrap_or_default(), files, omissions: Vec::new(), memory })
     }
 }
 
@@ -109,12 +124,15 @@ impl Source for SnapshotSource {
         let path = self.files.get(&rank).cloned().unwrap_or_default();
         let io = |source| Error::Io { path: path.clone(), source };
         let why = |why: String| Error::NoInput { path: path.clone(), why };
-        if std::fs::metadata(&path).map_err(io)?.len() > MAX_BYTES {
+        let size = std::fs::metadata(&path).map_err(io)?.len();
+        if size > MAX_BYTES {
             return Err(why("it is larger than 4 GiB, which is not read".into()));
         }
+        let mut room = self.memory.room_of_file("snapshot", 0);
+        room.take(size as usize).map_err(why)?;
         let bytes = std::fs::read(&path).map_err(io)?;
-        let pickle = Pickle::read(&bytes).map_err(|fault| why(format!("it cannot be read: {fault}")))?;
-        let (memory, omissions) = Snapshot::of(&pickle, rank, bytes.len()).read().map_err(why)?;
+        let pickle = Pickle::read(&bytes, &mut room).map_err(|fault| why(format!("it cannot be read: {fault}")))?;
+        let (memory, omissions) = Snapshot::of(&pickle, rank, bytes.len(), &mut room).read().map_err(why)?;
         let file = |row: OmissionRow| row.rank(rank).file(Text::from(path.to_string_lossy()));
         let mut data = RankData { memory, omissions: omissions.into_iter().map(file).collect(), ..RankData::default() };
         data.outline.info.rank = rank;
@@ -147,6 +165,7 @@ struct Snapshot<'a> {
     rows: usize,
     /// Most of them.
     max_rows: usize,
+    room: &'a mut Room,
 }
 
 /// The memory that the segments of one device hold.
@@ -160,8 +179,8 @@ struct Segments {
 
 impl<'a> Snapshot<'a> {
     /// A snapshot in a pickle of `bytes`.
-    fn of(pickle: &'a Pickle<'a>, rank: i32, bytes: usize) -> Self {
-        Self { pickle, rank, rows: 0, max_rows: (bytes / MIN_ROW_BYTES).min(MAX_ROWS) }
+    fn of(pickle: &'a Pickle<'a>, rank: i32, bytes: usize, room: &'a mut Room) -> Self {
+        Self { pickle, rank, rows: 0, max_rows: (bytes / MIN_ROW_BYTES).min(MAX_ROWS), room }
     }
 
     fn read(mut self) -> Result<(Vec<MemoryRow>, Vec<OmissionRow>), String> {
@@ -201,6 +220,7 @@ impl<'a> Snapshot<'a> {
     }
 
     fn count(&mut self) -> Result<(), String> {
+        self.room.take(ROW_BYTES)?;
         self.rows += 1;
         if self.rows > self.max_rows {
             return Err(format!(

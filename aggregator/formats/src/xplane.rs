@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use trace::OmissionRow;
 
 use crate::format::{Beside, Format, Head};
-use crate::memory::{max_memory_bytes, read_at_once};
+use crate::memory::{max_memory_bytes, share};
 use crate::xplane::devices::Claimed;
 use crate::xplane::load::Job;
 use model::Error;
@@ -93,7 +93,7 @@ impl XplaneSource {
     pub(crate) fn open_beside(paths: &[PathBuf], beside: &Beside<'_>) -> Result<Self, Error> {
         let all = max_memory_bytes(beside.options.max_memory_bytes);
         let found = devices::ranks(paths, all, beside)?;
-        let at_once = read_at_once(found.ranks.len());
+        let at_once = share(Some(all), found.ranks.len()).ranks_at_once;
         let largest = found.ranks.iter().map(|claimed| claimed.profile.size_bytes).max().unwrap_or(0);
         Ok(Self {
             path: paths.first().cloned().unwrap_or_default(),

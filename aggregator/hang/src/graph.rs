@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::{Job, Lane, Open};
-use crate::state::{Facts, Position, What};
+use crate::state::{Facts, Pending, Position, What};
 
 /// Communicators in which a device must be behind to count as stuck.
 const MIN_COMMS_BEHIND: usize = 2;
@@ -36,6 +36,8 @@ pub(crate) enum Why {
     DeviceStuck,
     /// The others called it, and called another operation before it that has not ended.
     Queued,
+    /// Whether the others posted their side of a batch is unknown: their rings have lost it.
+    NotKnown,
 }
 
 impl Why {
@@ -46,6 +48,7 @@ impl Why {
             Self::NotRead => "not_read",
             Self::DeviceStuck => "device_stuck",
             Self::Queued => "queued",
+            Self::NotKnown => "not_known",
         }
     }
 }
@@ -72,6 +75,27 @@ impl Gate {
     /// A gate whose late ranks lack the first operation that has not ended.
     fn first(why: Why, comm: usize, (what, facts): (What, Facts), waiting: Vec<usize>, late: Vec<usize>) -> Self {
         Self { why, comm, what, facts, waiting, late, is_first: true, below: None }
+    }
+}
+
+/// The sends to (or receives from) one rank that have not ended.
+struct OpenTransfers<'j> {
+    count: i64,
+    /// Those of the first batch, of which some may have ended.
+    unseen: i64,
+    first_batch: Option<i64>,
+    facts: &'j Facts,
+}
+
+impl<'j> OpenTransfers<'j> {
+    fn of(first: &'j Pending) -> Self {
+        Self { count: 0, unseen: 0, first_batch: None, facts: &first.facts }
+    }
+
+    fn add(&mut self, pending: &Pending) {
+        self.count += 1;
+        self.first_batch = self.first_batch.or(pending.batch);
+        self.unseen += i64::from(pending.batch.is_some() && pending.batch == self.first_batch);
     }
 }
 
@@ -154,26 +178,39 @@ impl Graph {
 
     /// Both sides of a transfer end it, in the order of their calls. So a rank with more open sends to another than that has open
     /// receives from it waits for the other. What a stuck device has not ended says nothing.
+    ///
+    /// Members of a batch end unseen. There, what both sides posted is counted. If rings have lost that, only the first open batch
+    /// can hold sends and receives that ended, because a device carries out its batches in their order.
     fn transfers(&mut self, job: &Job) {
-        let mut open: BTreeMap<(usize, usize, usize, bool), (usize, &Facts)> = BTreeMap::new();
+        let mut open: BTreeMap<(usize, usize, usize, bool), OpenTransfers<'_>> = BTreeMap::new();
         for (rank, operations) in job.open.iter().enumerate() {
             for Open { comm, pending, .. } in operations {
                 let What::Transfer { peer, is_send } = pending.what else { continue };
                 let Some(peer) = job.place(peer) else { continue };
-                open.entry((*comm, rank, peer, is_send)).or_insert((0, &pending.facts)).0 += 1;
+                open.entry((*comm, rank, peer, is_send)).or_insert_with(|| OpenTransfers::of(pending)).add(pending);
             }
         }
-        for ((comm, rank, peer, is_send), (count, facts)) in &open {
-            let other = open.get(&(*comm, *peer, *rank, !is_send)).map_or(0, |(count, _)| *count);
-            let why = match job.is_read[*peer] {
-                true if *count > other => Why::NotCalled,
-                false => Why::NotRead,
-                true => continue,
+        for ((comm, rank, peer, is_send), own) in &open {
+            let of_peer = open.get(&(*comm, *peer, *rank, !is_send));
+            let (other, unseen_of_other) = of_peer.map_or((0, 0), |open| (open.count, open.unseen));
+            let posted = || {
+                let [of_rank, of_peer] = [*rank, *peer].map(|place| job.posted.get(&(*comm, place)));
+                of_rank?.more_than(job.ranks[*rank], *is_send, of_peer?, job.ranks[*peer])
+            };
+            let more = own.count - other;
+            let is_exact = own.unseen == 0 && unseen_of_other == 0;
+            let why = match (job.is_read[*peer], (!is_exact).then(posted).flatten()) {
+                (false, _) => Why::NotRead,
+                (true, Some(more)) if more > 0 => Why::NotCalled,
+                (true, Some(_)) => continue,
+                (true, None) if more > own.unseen => Why::NotCalled,
+                (true, None) if more + unseen_of_other > 0 => Why::NotKnown,
+                (true, None) => continue,
             };
             if !self.is_stuck[*rank] {
                 let what = What::Transfer { peer: job.ranks[*peer], is_send: *is_send };
                 let (waiting, late) = (vec![*rank], vec![*peer]);
-                let (is_first, facts) = (other == 0, (*facts).clone());
+                let (is_first, facts) = (other == 0, own.facts.clone());
                 self.push(Gate { why, comm: *comm, what, facts, waiting, late, is_first, below: None });
             }
         }

@@ -7,6 +7,7 @@ use model::source::MissingRanks;
 use rustc_hash::FxHashMap;
 use trace::{OmissionRow, Text};
 
+use crate::posted::Posted;
 use crate::state::{CommState, Pending, Position, RankState, What};
 
 /// A communicator.
@@ -62,6 +63,10 @@ pub struct Job {
     pub(crate) lanes: Vec<Lane>,
     /// Operations of each rank that have not ended, in the order of its calls.
     pub(crate) open: Vec<Vec<Open>>,
+    /// Sends and receives, by communicator in [`comms`](Self::comms) and place of the rank.
+    pub(crate) posted: BTreeMap<(usize, usize), Posted>,
+    /// Whether the library of a rank counts an operation that has not ended, by its place.
+    pub(crate) in_flight: Vec<bool>,
     /// Files and parts of them that were not read.
     pub(crate) omissions: Vec<OmissionRow>,
 }
@@ -80,10 +85,12 @@ impl Job {
         all.extend(comms.iter().filter_map(|comm| comm.members.as_deref()).flatten());
         let ranks: Vec<i32> = all.into_iter().collect();
         let is_read: Vec<bool> = ranks.iter().map(|rank| read.contains(rank)).collect();
-        let mut job = Self { open: vec![Vec::new(); ranks.len()], ranks, is_read, comms, omissions, ..Self::default() };
+        let (open, in_flight) = (vec![Vec::new(); ranks.len()], vec![false; ranks.len()]);
+        let mut job = Self { open, in_flight, ranks, is_read, comms, omissions, ..Self::default() };
         let mut lanes: FxHashMap<(usize, Text), usize> = FxHashMap::default();
         for (state, of_rank) in states.into_iter().zip(comm_of) {
             let Some(place) = job.place(state.rank) else { continue };
+            job.in_flight[place] = state.in_flight;
             for (comm_state, comm) in state.comms.into_iter().zip(of_rank) {
                 let lane = *lanes.entry((comm, comm_state.numbering.clone())).or_insert_with(|| {
                     job.lanes.push(Lane { comm, at: Vec::new() });
@@ -98,6 +105,9 @@ impl Job {
     }
 
     fn add(&mut self, place: usize, comm: usize, lane: usize, state: CommState) {
+        if let Some(posted) = state.posted.filter(|_| self.comms[comm].has_transfers) {
+            self.posted.insert((comm, place), posted);
+        }
         let counted = state.counted.filter(|_| !self.comms[comm].has_transfers);
         let position = match (counted, state.seen) {
             (Some(counted), Some(seen)) => Some(counted.max(seen)),
@@ -125,6 +135,11 @@ impl Job {
     /// The operation that a rank called first of those that have not ended.
     pub(crate) fn first(&self, rank: usize) -> Option<&Open> {
         self.open[rank].first()
+    }
+
+    /// Whether a rank has an operation that has not ended.
+    pub(crate) fn is_unfinished(&self, rank: usize) -> bool {
+        self.in_flight[rank] || !self.open[rank].is_empty()
     }
 
     /// The ranks at some places.

@@ -11,13 +11,16 @@
 //! hang and who is blamed.
 //!
 //! A rank waits for another if it called an operation that has not ended and that the other has not called. A rank is
-//! a culprit if others wait for it and it waits for no rank. `state` holds the knowledge of each rank, `job` that of all ranks, `graph`
-//! the waits, `verdict` the culprits, and `mismatch` the operations on which ranks disagree.
+//! a culprit if others wait for it and it waits for no rank. `state` holds the knowledge of each rank, `posted` its sends and receives,
+//! `job` that of all ranks, `graph` the waits, `verdict` the culprits, `odd` those of a deadlock, and `mismatch` the operations on
+//! which ranks disagree.
 
 pub mod dumps;
 pub mod graph;
 pub mod job;
 pub mod mismatch;
+pub mod odd;
+pub mod posted;
 pub mod report;
 pub mod rows;
 pub mod run;

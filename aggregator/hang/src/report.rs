@@ -47,6 +47,8 @@ pub struct Hang {
 pub enum Fault {
     /// The program did not call an operation.
     Host,
+    /// The program called operations in another order than the other ranks.
+    Order,
     /// The device does not end what was called.
     Device,
     /// Unknown: the rank has no dump, or no rows.
@@ -101,7 +103,7 @@ pub struct Wait {
     /// The ranks that are waited for; with those of the waits before it in the same numbering.
     #[serde(rename = "for")]
     pub late: Vec<i32>,
-    /// `not_called`, `not_read`, `device_stuck` or `queued`.
+    /// `not_called`, `not_read`, `device_stuck`, `queued` or `not_known`.
     pub why: &'static str,
     /// In the chains of waits: the place in `waits` of the wait that the waiting ranks stand behind, nearer to a culprit.
     pub behind: Option<usize>,
@@ -115,7 +117,11 @@ impl Hang {
         let chains = Chains::of(&job, &graph, &verdict);
         let read =
             |is_read: bool| (0..job.ranks.len()).filter(|rank| job.is_read[*rank] == is_read).collect::<Vec<_>>();
-        let evidence = verdict.culprits.iter().map(|culprit| evidence(&job, &graph, *culprit, &chains)).collect();
+        let of_culprit = |culprit: &usize| {
+            let is_odd = verdict.odd.contains(culprit);
+            evidence(&job, &graph, (*culprit, is_odd), &chains)
+        };
+        let evidence = verdict.culprits.iter().map(of_culprit).collect();
         Self {
             culprits: job.named(&verdict.culprits),
             device_stuck: job.named(&verdict.device_stuck),
@@ -126,7 +132,7 @@ impl Hang {
             mismatches: mismatches(&job, &graph.is_stuck),
             ranks_read: read(true).len(),
             ranks_not_read: job.named(&read(false)),
-            ranks_unfinished: job.open.iter().filter(|open| !open.is_empty()).count(),
+            ranks_unfinished: (0..job.ranks.len()).filter(|rank| job.is_unfinished(*rank)).count(),
             omissions: job.omissions,
         }
     }
@@ -160,7 +166,7 @@ fn is_told(gate: &Gate, verdict: &Verdict) -> bool {
 
 fn waits_for(job: &Job, graph: &Graph, verdict: &Verdict) -> BTreeMap<i32, Vec<i32>> {
     let mut named: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-    for gate in graph.gates.iter().filter(|gate| is_told(gate, verdict)) {
+    for gate in graph.gates.iter().filter(|gate| gate.why != Why::NotKnown && is_told(gate, verdict)) {
         let mut late: Vec<usize> = Vec::new();
         let mut next = Some(gate);
         while let Some(gate) = next.filter(|_| late.len() < MAX_NAMED) {
@@ -193,7 +199,8 @@ impl Chains {
         let mut above: Vec<Vec<usize>> = vec![Vec::new(); graph.gates.len()];
         let is_told: Vec<bool> =
             graph.gates.iter().map(|gate| is_told(gate, verdict) || gate.why == Why::NotCalled).collect();
-        for (at, gate) in graph.gates.iter().enumerate().filter(|(at, _)| is_told[*at]) {
+        let is_certain = |(at, gate): &(usize, &Gate)| is_told[*at] && gate.why != Why::NotKnown;
+        for (at, gate) in graph.gates.iter().enumerate().filter(is_certain) {
             gate.late.iter().for_each(|rank| gates_of_late[*rank].push(at));
             if let Some(below) = gate.below {
                 above[below].push(at);
@@ -282,7 +289,7 @@ fn reach(root: usize, graph: &Graph, gates_of_late: &[Vec<usize>], above: &[Vec<
     found
 }
 
-fn evidence(job: &Job, graph: &Graph, culprit: usize, chains: &Chains) -> Evidence {
+fn evidence(job: &Job, graph: &Graph, (culprit, is_odd): (usize, bool), chains: &Chains) -> Evidence {
     let is_here = |gate: &&Gate| !gate.waiting.is_empty() && gate.late.binary_search(&culprit).is_ok();
     // A call that was not made says more than a device that is stuck, and that more than a rank without a dump.
     let order = |gate: &&Gate| (gate.why, gate.facts.called_utc_ns.is_none(), gate.facts.called_utc_ns);
@@ -290,6 +297,7 @@ fn evidence(job: &Job, graph: &Graph, culprit: usize, chains: &Chains) -> Eviden
     let fault = match (job.is_read[culprit], graph.is_stuck[culprit]) {
         (false, _) => Fault::NotRead,
         (true, true) => Fault::Device,
+        (true, false) if is_odd => Fault::Order,
         (true, false) => Fault::Host,
     };
     // What a device does not end is what it was given first.

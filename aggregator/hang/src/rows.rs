@@ -91,7 +91,7 @@ fn state_of(outline: &RankOutline, members: &BTreeMap<i64, Arc<[i32]>>) -> RankS
         if progress(row) >= 2 {
             open.remove(&key);
         } else {
-            let pending = Pending { order: order(row, at), what, facts: facts_of(row) };
+            let pending = Pending { order: order(row, at), what, facts: facts_of(row), batch: None };
             open.entry(key).or_insert(pending);
         }
     }
@@ -102,7 +102,7 @@ fn state_of(outline: &RankOutline, members: &BTreeMap<i64, Arc<[i32]>>) -> RankS
         }
         comm.pending.push(pending);
     }
-    RankState { rank: outline.info.rank, comms: comms.into_values().collect() }
+    RankState { rank: outline.info.rank, comms: comms.into_values().collect(), in_flight: false }
 }
 
 type NameAndMembers = (Text, Option<Arc<[i32]>>);

@@ -34,7 +34,7 @@ impl Hang {
     pub fn of_run(source: &RunSource) -> Result<Self, Error> {
         let info = source.info();
         let (states, omissions) = match stalled(&info.path)? {
-            Some(stalled) => dumps::read(&[stalled])?,
+            Some(stalled) => dumps::read(&[stalled], source.limit_bytes())?,
             None => recorded(source),
         };
         Ok(Self::of(Job::of(states, omissions, info.world_size)))

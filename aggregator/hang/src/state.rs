@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use trace::Text;
 
+use crate::posted::Posted;
+
 /// A rank whose dump or rows were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankState {
     pub(crate) rank: i32,
     pub(crate) comms: Vec<CommState>,
+    /// Whether the library counts an operation that has not ended, which the ring may have lost.
+    pub(crate) in_flight: bool,
 }
 
 /// A rank in one communicator. Where operations are numbered separately, as in runs, there is one for each operation.
@@ -30,6 +34,8 @@ pub(crate) struct CommState {
     pub(crate) has_transfers: bool,
     /// Operations that have not ended.
     pub(crate) pending: Vec<Pending>,
+    /// The recorded sends and receives, ended or not.
+    pub(crate) posted: Option<Posted>,
 }
 
 /// Numbers of the last collectives of a communicator. What is done was enqueued before.
@@ -58,6 +64,8 @@ pub(crate) struct Pending {
     pub(crate) order: i64,
     pub(crate) what: What,
     pub(crate) facts: Facts,
+    /// Of a send or receive, the number of the batch that carries it out: its own end is not recorded.
+    pub(crate) batch: Option<i64>,
 }
 
 /// An operation within its communicator.

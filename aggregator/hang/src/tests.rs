@@ -27,7 +27,7 @@ fn rank(rank: i32, comms: &[Drawn<'_>]) -> RankState {
     let mut comm = |(name, members, enqueued, done): &Drawn<'_>| {
         let open = |seq| {
             order += 1;
-            Pending { order, what: What::Collective(seq), facts: facts("allreduce", 8) }
+            Pending { order, what: What::Collective(seq), facts: facts("allreduce", 8), batch: None }
         };
         CommState {
             name: (*name).into(),
@@ -37,7 +37,7 @@ fn rank(rank: i32, comms: &[Drawn<'_>]) -> RankState {
             ..CommState::default()
         }
     };
-    RankState { rank, comms: comms.iter().map(&mut comm).collect() }
+    RankState { rank, comms: comms.iter().map(&mut comm).collect(), in_flight: false }
 }
 
 fn hang(ranks: Vec<RankState>) -> Hang {
@@ -204,6 +204,7 @@ fn stage(number: i32, transfers: &[(i32, bool)]) -> RankState {
         order,
         what: What::Transfer { peer: *peer, is_send: *is_send },
         facts: facts(if *is_send { "send" } else { "recv" }, 8),
+        batch: None,
     };
     let pending = (0..).zip(transfers).map(open).collect();
     let comm = CommState {
@@ -213,7 +214,7 @@ fn stage(number: i32, transfers: &[(i32, bool)]) -> RankState {
         pending,
         ..CommState::default()
     };
-    RankState { rank: number, comms: vec![comm] }
+    RankState { rank: number, comms: vec![comm], in_flight: false }
 }
 
 /// Stage 1 receives from 0 and stage 2 from 1; rank 0 never sends. Rank 2 has a receive that 1 has sent to already.

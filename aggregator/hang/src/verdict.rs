@@ -6,12 +6,14 @@
 //! 3. Where the first two rules name no rank, a rank without a dump that is in such an operation is a culprit; without one, the ranks
 //!    whose devices are stuck and that wait for no rank.
 //!
-//! Ranks that wait for each other in a circle, and for no rank outside of it, are a deadlock.
+//! Ranks that wait for each other in a circle, and for no rank outside of it, are a deadlock. Of these, only the ranks that called two
+//! operations in another order than the others are culprits (`odd`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{Graph, Why};
 use crate::job::Job;
+use crate::odd::odd_ones;
 use crate::state::What;
 
 /// Ranks are places in [`Job::ranks`], ascending.
@@ -20,6 +22,8 @@ pub(crate) struct Verdict {
     pub(crate) culprits: Vec<usize>,
     pub(crate) device_stuck: Vec<usize>,
     pub(crate) deadlocks: Vec<Vec<usize>>,
+    /// Culprits that called operations in another order than the other ranks of a deadlock.
+    pub(crate) odd: BTreeSet<usize>,
     /// Ranks without a dump that wait as others do, if anybody.
     pub(crate) explained: BTreeSet<usize>,
 }
@@ -31,7 +35,9 @@ impl Verdict {
         let mut is_called_by_all = vec![true; job.ranks.len()];
         for gate in &graph.gates {
             let is_unknown = || gate.late.iter().any(|rank| !explained.contains(rank));
-            if matches!(gate.why, Why::NotCalled | Why::DeviceStuck) || gate.why == Why::NotRead && is_unknown() {
+            if matches!(gate.why, Why::NotCalled | Why::DeviceStuck | Why::NotKnown)
+                || gate.why == Why::NotRead && is_unknown()
+            {
                 gate.waiting.iter().for_each(|rank| waits[*rank] = true);
             }
             if gate.why == Why::NotCalled {
@@ -55,10 +61,13 @@ impl Verdict {
         if culprits.is_empty() {
             culprits = all().filter(|rank| graph.is_stuck[*rank] && is_called_by_all[*rank]).collect();
         }
+        let deadlocks = deadlocks(job, graph);
+        let odd: BTreeSet<usize> = deadlocks.iter().flat_map(|ranks| odd_ones(job, ranks)).collect();
+        culprits.extend(&odd);
         culprits.sort_unstable();
         culprits.dedup();
         let device_stuck = all().filter(|rank| graph.is_stuck[*rank]).collect();
-        Self { culprits, device_stuck, deadlocks: deadlocks(job, graph), explained }
+        Self { culprits, device_stuck, deadlocks, odd, explained }
     }
 }
 
@@ -135,7 +144,7 @@ fn missing_from_first(job: &Job, graph: &Graph) -> BTreeSet<usize> {
 /// algorithm without recursion.
 fn deadlocks(job: &Job, graph: &Graph) -> Vec<Vec<usize>> {
     const NEW: usize = usize::MAX;
-    let follows = |why: Why| why != Why::NotRead;
+    let follows = |why: Why| !matches!(why, Why::NotRead | Why::NotKnown);
     let nodes = job.ranks.len() + graph.gates.len();
     let (mut number, mut low, mut component) = (vec![NEW; nodes], vec![0; nodes], vec![NEW; nodes]);
     let (mut stack, mut count, mut components) = (Vec::new(), 0, Vec::new());

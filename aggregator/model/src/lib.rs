@@ -33,6 +33,7 @@ pub mod watch;
 pub mod windows;
 
 pub use error::Error;
+pub use kineto::Room;
 
 pub use trace::rank::{
     Collective, CollectiveShape, CollectiveShapes, CopyRate, Events, KernelUse, Kind, MAX_RANKS, NO_PARENT, NO_STEP,

@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use bytesize::ByteSize;
 use clap::Args;
 use trace::terminal::{self, Form, say};
 use trace::worst_omission;
 
-use crate::cli::input::outcome;
+use crate::cli::input::{outcome, parse_size};
 use crate::cli::output::width;
 use crate::cli::output::{Outcome, print_omissions};
 use crate::cli::output::{refuse_input, text_output, write_file};
@@ -34,6 +35,10 @@ pub struct Arguments {
     /// Write the waits as a picture (SVG) too, replacing a file that exists.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+    /// Leave out dumps, and shards of a run, that would take more memory than this, as in `8GiB`. [default: three quarters
+    /// of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_memory: Option<ByteSize>,
     /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
     #[arg(long)]
     strict: bool,
@@ -44,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<Outcome, Error> {
     if let Some(file) = &arguments.picture {
         refuse_input(file, &arguments.paths)?;
     }
-    let hang = find(arguments.paths.clone())?;
+    let hang = find(arguments.paths.clone(), arguments.max_memory.map(|size| size.as_u64()))?;
     if let Some(file) = &arguments.picture {
         write_picture(&hang, file)?;
     }
@@ -70,12 +75,12 @@ fn write_picture(hang: &Hang, file: &Path) -> Result<(), Error> {
     write_file(file, Form::Bytes, |out| Ok(out.write_all(picture.as_bytes())?))
 }
 
-/// Finds the ranks that hold up the job of a run or of dumps.
-pub(super) fn find(paths: Vec<PathBuf>) -> Result<Hang, Error> {
+/// Finds the ranks that hold up the job of a run or of dumps, which may take `limit_bytes` of memory; `None`: the default.
+pub(super) fn find(paths: Vec<PathBuf>, limit_bytes: Option<u64>) -> Result<Hang, Error> {
     let paths = expand_all(paths)?;
     if let Some(run) = run_of(&paths)? {
-        return Hang::of_run(&RunSource::open(&run)?);
+        return Hang::of_run(&RunSource::open_within(&run, limit_bytes)?);
     }
-    let (states, omissions) = dumps::read(&paths)?;
+    let (states, omissions) = dumps::read(&paths, limit_bytes)?;
     Ok(Hang::of(Job::of(states, omissions, None)))
 }

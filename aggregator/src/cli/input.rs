@@ -46,7 +46,7 @@ pub(super) struct InputArguments {
     strict: bool,
 }
 
-fn parse_size(text: &str) -> Result<ByteSize, String> {
+pub(super) fn parse_size(text: &str) -> Result<ByteSize, String> {
     text.parse().map_err(|_| "expected a number of bytes with a unit, as in 8GiB or 500MB".to_string())
 }
 
@@ -81,7 +81,7 @@ impl InputArguments {
     /// As [`JobFiles::open`]; where the paths hold dumps of the Flight Recorder, the error names the command that reads them.
     pub(super) fn open_files(self, files: &JobFiles) -> Result<Box<dyn Source>, Error> {
         files.open(self.open_options()).map_err(|error| match files.traces() {
-            Ok(paths @ [first, ..]) if dumps::read(paths).is_ok() => {
+            Ok(paths @ [first, ..]) if dumps::read(paths, self.max_memory_bytes()).is_ok() => {
                 let why = "it holds dumps of torch's Flight Recorder and no trace; `rankscope hang` reads dumps";
                 Error::NoInput { path: first.clone(), why: why.into() }
             }

@@ -305,7 +305,7 @@ pub fn what_if(
 /// # Errors
 /// The errors of `hang`.
 pub fn hang(paths: Vec<PathBuf>) -> Result<String, Error> {
-    Ok(serde_json::to_string(&hang_command::find(paths)?)?)
+    Ok(serde_json::to_string(&hang_command::find(paths, None)?)?)
 }
 
 /// Maps a share of the ranks, as in `0/8`, into a directory of parts. Returns the ranks and what of them was left out.

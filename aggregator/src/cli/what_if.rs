@@ -13,6 +13,7 @@ use crate::cli::output::{colour, width, with_bar};
 use crate::cli::scope_args::ScopeArguments;
 use ::what_if::changes::{Asked, WhatIf, predict};
 use ::what_if::wia;
+use formats::memory::share;
 use model::Error;
 use model::analysis::Analysis;
 use pipeline::analyze::analyze_replayed;
@@ -72,7 +73,8 @@ fn scale(text: &str) -> Result<f64, String> {
 /// Runs the command.
 pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
     if let (Some(wia), Some(meta)) = (&arguments.wia, &arguments.meta) {
-        let slowdown = wia::analyze(wia, meta)?;
+        let room = share(arguments.input.max_memory_bytes(), 1).room_of_file("trace", 0);
+        let slowdown = wia::analyze(wia, meta, room)?;
         return print(arguments.json, &slowdown, |out| what_if::write_slowdown(&slowdown, width(), colour(), out));
     }
     let (found, analysis) = with_bar(|progress| arguments.predict(arguments.paths.clone(), progress))?;

@@ -11,13 +11,14 @@ pub(crate) const ONE: i64 = 0x0100_0000_4600_0000;
 pub(crate) const OTHER: i64 = 0x0100_0000_4700_0000;
 
 /// Names of kernels and calls, by their ids.
-const STRINGS: &str = "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+pub(crate) const STRINGS: &str = "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)'),
         (3, 'cudaLaunchKernel_v7000'), (4, 'ncclAllReduce'), (5, 'ncclCommInitRank'), (6, 'NCCL'),
         (7, 'ncclDevKernel_SendRecv(x)'), (8, 'ncclGroupStart'), (9, 'ncclGroupEnd'), (10, 'ncclSend'),
         (11, 'ncclRecv');";
 
-const KERNELS: &str = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
+pub(crate) const KERNELS: &str =
+    "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
     streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, gridX INTEGER, gridY INTEGER,
     gridZ INTEGER, added_by_a_tool TEXT);";
 const CALLS: &str = "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, eventClass INTEGER,

@@ -12,7 +12,7 @@ use model::{Kind, RankData};
 use pipeline::analyze;
 use trace::OmissionRow;
 
-use crate::export::{export, opened, rows, small};
+use crate::export::{KERNELS, ONE, STRINGS, database, export, opened, rows, small};
 
 /// A trace of rank 1 of 2 with a kernel of NCCL.
 fn trace(directory: &Path, world_size: i32) -> std::path::PathBuf {
@@ -123,4 +123,33 @@ fn each_source_delivers_what_it_says() {
     let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/snapshot/protocol_4");
     let snapshot = SnapshotSource::open(&[snapshot]).unwrap();
     assert_eq!(of(&snapshot), (vec!["memory"], &["operators, kernels and steps", "collectives"][..]));
+}
+
+/// Rows of twelve processes, in turns and then together, and a row of no process.
+#[test]
+fn each_of_many_processes_has_its_own_rows_only() {
+    const PROCESSES: i64 = 12;
+    let pid = |process: i64| ONE + (process << 24);
+    let kernel = |process: i64, at: i64| {
+        let start = 1000 * at + process;
+        format!("({start}, {start} + {}, 0, 7, {at}, {}, 1, 4, 2, 1, '')", 10 * process + at, pid(process))
+    };
+    let in_turns = (0..3).flat_map(|at| (0..PROCESSES).map(move |process| (process, at)));
+    let together = (0..PROCESSES).flat_map(|process| (3..6).map(move |at| (process, at)));
+    let all: Vec<String> = in_turns.chain(together).map(|(process, at)| kernel(process, at)).collect();
+    let sql = format!(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES {}, (1, 2, 0, 7, 1, NULL, 1, 1, 1, 1, '');
+         DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {} AND correlationId = 1;",
+        all.join(", "),
+        pid(3)
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let source = opened(&[database(directory.path(), "many.sqlite", &[STRINGS, KERNELS, &sql])]);
+    for (process, rank) in (0..).zip(source.ranks()) {
+        let data = source.load(rank).unwrap();
+        let expected: Vec<i64> = (0..6).filter(|at| (process, *at) != (3, 1)).map(|at| 10 * process + at).collect();
+        assert_eq!(data.events.dur_ns[..], expected[..], "process {process}");
+        let of_nobody = data.omissions.iter().find(|row| &*row.what == "rows of no process").and_then(|row| row.amount);
+        assert_eq!(of_nobody, (process == 0).then_some(1));
+    }
 }

@@ -13,18 +13,18 @@ mod tests;
 
 use std::path::Path;
 
-use model::Error;
+use model::{Error, Room};
 
 pub(crate) use operations::JobMeta;
 pub use slowdown::{Ordered, Slowdown};
 
-/// Analyzes the operations in a Parquet file of a job that `meta` describes.
+/// Analyzes the operations in a Parquet file of a job that `meta` describes. What they take in memory is taken of `room`.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::NoInput`] if the files are not such a trace, or if its operations do not form a pipeline.
-pub fn analyze(trace: &Path, meta: &Path) -> Result<Slowdown, Error> {
+/// [`Error::Io`], [`Error::NoInput`] if the files are not such a trace, if its operations do not form a pipeline, or if they have no room.
+pub fn analyze(trace: &Path, meta: &Path, room: Room) -> Result<Slowdown, Error> {
     let meta = JobMeta::read(meta)?;
-    let operations = operations::Operations::read(trace, &meta)?;
+    let operations = operations::Operations::read(trace, &meta, room)?;
     let wrong = |why: String| Error::NoInput { path: trace.into(), why };
     let dependencies = dependencies::Dependencies::of(&operations, &meta).map_err(wrong)?;
     let replay = replay::Replay::of(&operations, &dependencies).map_err(wrong)?;

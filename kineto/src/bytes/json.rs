@@ -33,6 +33,8 @@ pub enum FaultKind {
     Expected(&'static str),
     /// More than this many brackets are open.
     TooDeep(usize),
+    /// The value takes more memory than it may.
+    Full,
 }
 
 impl FaultKind {
@@ -42,6 +44,7 @@ impl FaultKind {
             Self::Cut => "the file ends inside a value".into(),
             Self::Expected(what) => format!("expected {what}"),
             Self::TooDeep(most) => format!("nested deeper than {most} levels"),
+            Self::Full => "its values take more memory than they may".into(),
         }
     }
 }

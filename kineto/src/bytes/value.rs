@@ -2,6 +2,8 @@
 //! arguments of a collective.
 
 use crate::bytes::json::{Cursor, Fault, FaultKind};
+use crate::bytes::memory::Room;
+use crate::bytes::visit::take;
 use crate::bytes::{number, text};
 
 /// Longest text of a kept value, in memory up to 32 times as long. A list of all ranks of the largest job is about 9 MB.
@@ -26,7 +28,12 @@ pub(crate) enum Value {
 impl Value {
     /// Reads the value at the cursor.
     pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Fault> {
-        Self::read_nested(cursor, 0)
+        Self::read_within(cursor, &mut Room::unlimited())
+    }
+
+    /// As [`read`](Self::read). What the value takes in memory is taken of `room`; without room, [`FaultKind::Full`] is returned.
+    pub(crate) fn read_within(cursor: &mut Cursor<'_>, room: &mut Room) -> Result<Self, Fault> {
+        Self::read_nested(cursor, 0, room)
     }
 
     /// Reads the value in `bytes`.
@@ -34,12 +41,16 @@ impl Value {
         Self::read(&mut Cursor::new(bytes, 0)).ok()
     }
 
-    fn read_nested(cursor: &mut Cursor<'_>, depth: usize) -> Result<Self, Fault> {
+    fn read_nested(cursor: &mut Cursor<'_>, depth: usize, room: &mut Room) -> Result<Self, Fault> {
         if depth > MAX_VALUE_DEPTH {
             return cursor.fault(FaultKind::TooDeep(MAX_VALUE_DEPTH));
         }
         match cursor.peek() {
-            Some(b'"') => Ok(Self::Text(text::decode(cursor.string()?))),
+            Some(b'"') => {
+                let string = cursor.string()?;
+                take(cursor, room, string.raw.len())?;
+                Ok(Self::Text(text::decode(string)))
+            }
             Some(b'[') => {
                 cursor.bump(1);
                 let mut items = Vec::new();
@@ -48,7 +59,8 @@ impl Value {
                         cursor.need(b',', "a comma or a closing bracket")?;
                         cursor.space();
                     }
-                    items.push(Self::read_nested(cursor, depth + 1)?);
+                    take(cursor, room, grown::<Self>(items.is_empty()))?;
+                    items.push(Self::read_nested(cursor, depth + 1, room)?);
                 }
                 Ok(Self::List(items))
             }
@@ -56,12 +68,18 @@ impl Value {
                 cursor.bump(1);
                 let mut members = Vec::new();
                 while cursor.next_member(members.is_empty())? {
-                    let key = text::decode(cursor.key()?);
-                    members.push((key, Self::read_nested(cursor, depth + 1)?));
+                    let key = cursor.key()?;
+                    take(cursor, room, grown::<(String, Self)>(members.is_empty()) + key.raw.len())?;
+                    let key = text::decode(key);
+                    members.push((key, Self::read_nested(cursor, depth + 1, room)?));
                 }
                 Ok(Self::Map(members))
             }
-            _ => Ok(Self::Word(String::from_utf8_lossy(cursor.word()?).into_owned())),
+            _ => {
+                let word = cursor.word()?;
+                take(cursor, room, word.len())?;
+                Ok(Self::Word(String::from_utf8_lossy(word).into_owned()))
+            }
         }
     }
 
@@ -114,6 +132,11 @@ impl Value {
             _ => None,
         }
     }
+}
+
+/// The memory by which one more item may make a list grow. The first takes the place of four, and later ones may double it.
+fn grown<T>(is_first: bool) -> usize {
+    size_of::<T>() * if is_first { 4 } else { 2 }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! assert_eq!((read, sum), (Ok(()), 3));
 //! ```
 
+use crate::bytes::memory::Room;
 use crate::bytes::{number, text as texts};
 
 pub use crate::bytes::json::{Cursor, Fault, FaultKind, Str};
@@ -51,6 +52,14 @@ pub fn array(
         visit(cursor)?;
     }
     Ok(())
+}
+
+/// Takes the memory of a value that is kept.
+///
+/// # Errors
+/// [`FaultKind::Full`] if less is left.
+pub fn take(cursor: &Cursor<'_>, room: &mut Room, bytes: usize) -> Result<(), Fault> {
+    room.take(bytes).map_err(|_| Fault { at: cursor.pos(), what: FaultKind::Full })
 }
 
 /// Reads an integer, written as a number or as a string; `None` for another value.

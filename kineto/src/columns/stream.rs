@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use trace::lock;
 
 use crate::bytes::input::Input;
+use crate::bytes::memory::Room;
 use crate::columns::batch::{Columns, Scratch};
 use crate::columns::header::{Header, HeaderParser, HeaderStep};
 use crate::columns::piece::{Edges, End, anchor, last_event_start, read_piece};
@@ -34,21 +35,6 @@ const MAX_IN_FLIGHT: usize = 18;
 
 /// Longest single event or value of the header: all of it must be in memory at once.
 pub(crate) const MAX_VALUE_BYTES: usize = 256 << 20;
-
-/// The memory that the rows of a file may take.
-#[derive(Clone, Debug)]
-pub(crate) struct Room {
-    pub(crate) bytes: u64,
-    /// The reason to give where the rows do not fit.
-    pub(crate) full: String,
-}
-
-impl Room {
-    /// Room for any rows.
-    pub(crate) fn unlimited() -> Self {
-        Self { bytes: u64::MAX, full: String::new() }
-    }
-}
 
 /// The content of a file.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@
 //! entries                    5 = "40"               an anchor; between anchors, runs of equal length belong together
 //! ```
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,7 +19,8 @@ use rustc_hash::FxHashMap;
 use trace::Text;
 use trace::rank::MAX_RANKS;
 
-use crate::bytes::json::Cursor;
+use crate::bytes::json::{Cursor, FaultKind};
+use crate::bytes::memory::Room;
 use crate::bytes::pickle::{Id, Pickle, Value as Pickled};
 use crate::bytes::value::Value;
 use crate::meaning::names;
@@ -35,8 +37,10 @@ pub struct FlightDump {
     pub groups: BTreeMap<Text, FlightGroup>,
     /// How far the rank is in each group, by name of the group.
     pub positions: BTreeMap<Text, FlightPosition>,
-    /// Number of positions whose group is unknown.
-    pub unplaced: usize,
+    /// The name of each group by the rank's own number of it, where it is certain.
+    pub names: BTreeMap<i64, Text>,
+    /// How far the rank is in the groups whose names are unknown, by its own numbers of them.
+    pub unplaced: BTreeMap<i64, FlightPosition>,
     /// Operations of the ring, in the order of the dump.
     pub entries: Vec<FlightEntry>,
 }
@@ -50,6 +54,9 @@ pub struct FlightGroup {
     pub ranks: Option<Arc<[i32]>>,
 }
 
+/// The memory of a list in a table of lists, without its items.
+const LIST_BYTES: usize = 128;
+
 /// Lists of ranks that were read before, by their text. All dumps of a job hold the same texts, and that of the whole job is long.
 #[derive(Debug, Default)]
 pub struct RankLists(RwLock<ByText>);
@@ -58,13 +65,19 @@ pub struct RankLists(RwLock<ByText>);
 type ByText = FxHashMap<Box<str>, Option<Arc<[i32]>>>;
 
 impl RankLists {
-    fn read(&self, text: &str) -> Option<Arc<[i32]>> {
+    fn read(&self, text: &str, room: &mut Room) -> Result<Option<Arc<[i32]>>, String> {
         if let Some(known) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(text) {
-            return known.clone();
+            return Ok(known.clone());
         }
-        let read = Value::parse(text.as_bytes()).and_then(|list| list.integers()).and_then(as_ranks);
+        room.take(text.len() + LIST_BYTES)?;
+        let list = match Value::read_within(&mut Cursor::new(text.as_bytes(), 0), room) {
+            Err(fault) if fault.what == FaultKind::Full => return Err(room.full.clone()),
+            list => list.ok(),
+        };
+        room.take(list.as_ref().map_or(0, |list| list.items().len() * (size_of::<i64>() + size_of::<i32>())))?;
+        let read = list.and_then(|list| list.integers()).and_then(as_ranks);
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(text.into(), read.clone());
-        read
+        Ok(read)
     }
 }
 
@@ -139,18 +152,21 @@ pub struct FlightFrame {
 }
 
 impl FlightDump {
-    /// Reads a dump. Of a pickle, only plain types are read.
+    /// Reads a dump, whose values are taken of `room`. Of a pickle, only plain types are read.
     ///
     /// # Errors
-    /// The reason why it is none, with the byte where it is known.
-    pub fn read(bytes: &[u8], lists: &RankLists) -> Result<Self, String> {
+    /// The reason why it is none, with the byte where it is known; or that it has no room.
+    pub fn read(bytes: &[u8], lists: &RankLists, room: &mut Room) -> Result<Self, String> {
+        let left = bytes.len();
         if bytes.first() == Some(&0x80) {
-            let pickle = Pickle::read(bytes).map_err(|fault| fault.to_string())?;
-            return Reader { left: bytes.len(), lists }.dump(PickledNode { pickle: &pickle, id: pickle.root() });
+            let pickle = Pickle::read(bytes, room).map_err(|fault| fault.to_string())?;
+            return Reader { left, lists, room }.dump(PickledNode { pickle: &pickle, id: pickle.root() });
         }
-        let whole = Value::read(&mut Cursor::new(bytes, 0));
-        let whole = whole.map_err(|fault| format!("it is no JSON: byte {}: {}", fault.at, fault.what.describe()))?;
-        Reader { left: bytes.len(), lists }.dump(&whole)
+        let whole = Value::read_within(&mut Cursor::new(bytes, 0), room).map_err(|fault| match fault.what {
+            FaultKind::Full => format!("byte {}: {}", fault.at, room.full),
+            what => format!("it is no JSON: byte {}: {}", fault.at, what.describe()),
+        })?;
+        Reader { left, lists, room }.dump(&whole)
     }
 }
 
@@ -161,7 +177,7 @@ trait Node<'t>: Copy {
     fn integer(self) -> Option<i64>;
     fn is_true(self) -> bool;
     fn items(self) -> impl ExactSizeIterator<Item = Self>;
-    fn members(self) -> Vec<(Text, Self)>;
+    fn members(self) -> impl Iterator<Item = (Cow<'t, str>, Self)>;
 }
 
 impl<'t> Node<'t> for &'t Value {
@@ -185,11 +201,9 @@ impl<'t> Node<'t> for &'t Value {
         Value::items(self).iter()
     }
 
-    fn members(self) -> Vec<(Text, Self)> {
-        match self {
-            Value::Map(members) => members.iter().map(|(key, value)| (Text::from(key.as_str()), value)).collect(),
-            _ => Vec::new(),
-        }
+    fn members(self) -> impl Iterator<Item = (Cow<'t, str>, Self)> {
+        let members: &[_] = if let Value::Map(members) = self { members } else { &[] };
+        members.iter().map(|(key, value)| (key.as_str().into(), value))
     }
 }
 
@@ -220,26 +234,44 @@ impl<'t> Node<'t> for PickledNode<'_, 't> {
         self.pickle.items(self.id).iter().map(move |id| Self { id: *id, ..self })
     }
 
-    fn members(self) -> Vec<(Text, Self)> {
-        let Pickled::Dict(pairs) = self.pickle.get(self.id) else { return Vec::new() };
-        let member = |(key, value): &(Id, Id)| {
+    fn members(self) -> impl Iterator<Item = (Cow<'t, str>, Self)> {
+        let pairs: &[_] = if let Pickled::Dict(pairs) = self.pickle.get(self.id) { pairs } else { &[] };
+        pairs.iter().filter_map(move |(key, value)| {
             let key = Self { id: *key, ..self };
-            let key = key.text().map(Text::from).or_else(|| key.integer().map(|number| number.to_string().into()))?;
+            let key = key.text().map(Cow::from).or_else(|| key.integer().map(|number| number.to_string().into()))?;
             Some((key, Self { id: *value, ..self }))
-        };
-        pairs.iter().filter_map(member).collect()
+        })
     }
 }
 
 /// Reads a dump by following references. A small pickle may refer to one list a million times, so the items that are visited are
-/// bounded: each takes at least a byte in an honest dump.
+/// bounded: each takes at least a byte in an honest dump. A text that is referred to often is copied each time, so what is kept is taken of
+/// `room`.
 struct Reader<'l> {
     /// Items that may still be visited.
     left: usize,
     lists: &'l RankLists,
+    room: &'l mut Room,
 }
 
+/// The most memory of an entry, a group or a position, without its texts. A list of them may have doubled.
+const ENTRY_BYTES: usize = 2 * size_of::<FlightEntry>();
+const GROUP_BYTES: usize = 4 * size_of::<(Text, FlightGroup)>();
+const POSITION_BYTES: usize = 8 * size_of::<(i64, FlightPosition)>();
+/// The counts before a [`Text`].
+const TEXT_BYTES: usize = 2 * size_of::<usize>();
+
 impl Reader<'_> {
+    /// A text that is kept.
+    fn kept(&mut self, text: &str) -> Result<Text, String> {
+        self.room.take(TEXT_BYTES + text.len())?;
+        Ok(text.into())
+    }
+
+    fn kept_if_any(&mut self, text: Option<&str>) -> Result<Option<Text>, String> {
+        text.map(|text| self.kept(text)).transpose()
+    }
+
     fn visit(&mut self, items: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(items).ok_or("its lists hold more items than the dump has bytes")?;
         Ok(())
@@ -255,35 +287,38 @@ impl Reader<'_> {
         let mut anchors = BTreeMap::new();
         self.visit(list.items().len())?;
         for entry in list.items() {
+            self.room.take(ENTRY_BYTES)?;
             let read = self.entry(entry)?;
             if let (Some(id), Some(group)) = (entry.field("pg_id").and_then(Node::integer), &read.group) {
                 anchors.insert(id, group.clone());
             }
             dump.entries.push(read);
         }
-        let groups = root.field("pg_config").map(Node::members).unwrap_or_default();
-        self.visit(groups.len())?;
-        for (name, group) in groups.into_iter().filter(|(name, _)| !name.is_empty()) {
-            let description = group.field("desc").and_then(Node::text).unwrap_or_default().into();
+        for (name, group) in root.field("pg_config").into_iter().flat_map(Node::members) {
+            self.visit(1)?;
+            if name.is_empty() {
+                continue;
+            }
+            self.room.take(GROUP_BYTES)?;
+            let name = self.kept(&name)?;
+            let description = self.kept(group.field("desc").and_then(Node::text).unwrap_or_default())?;
             dump.groups.insert(name, FlightGroup { description, ranks: self.ranks(group)? });
         }
-        let positions = root.field("pg_status").map(Node::members).unwrap_or_default();
-        self.visit(positions.len())?;
         let mut by_id: BTreeMap<i64, FlightPosition> = BTreeMap::new();
-        for (id, position) in positions {
+        for (id, position) in root.field("pg_status").into_iter().flat_map(Node::members) {
+            self.visit(1)?;
+            self.room.take(POSITION_BYTES)?;
             let number = |key: &str| position.field(key).and_then(Node::integer);
             let found = number("last_enqueued_collective").zip(number("last_completed_collective"));
             if let (Ok(id), Some((enqueued, completed))) = (id.parse(), found) {
                 by_id.insert(id, FlightPosition { enqueued, completed });
             }
         }
-        let names = names_of(&by_id.keys().copied().collect(), dump.groups.keys().cloned().collect(), &anchors);
+        dump.names = names_of(&by_id.keys().copied().collect(), dump.groups.keys().cloned().collect(), &anchors);
         for (id, position) in by_id {
-            match names.get(&id) {
-                Some(name) => {
-                    dump.positions.insert(name.clone(), position);
-                }
-                None => dump.unplaced += 1,
+            match dump.names.get(&id) {
+                Some(name) => drop(dump.positions.insert(name.clone(), position)),
+                None => drop(dump.unplaced.insert(id, position)),
             }
         }
         Ok(dump)
@@ -293,13 +328,14 @@ impl Reader<'_> {
     fn ranks<'t>(&mut self, group: impl Node<'t>) -> Result<Option<Arc<[i32]>>, String> {
         let Some(ranks) = group.field("ranks") else { return Ok(None) };
         match ranks.text() {
-            Some(text) => Ok(self.lists.read(text)),
+            Some(text) => self.lists.read(text, self.room),
             None => Ok(self.integers(ranks)?.and_then(as_ranks)),
         }
     }
 
     fn integers<'t>(&mut self, list: impl Node<'t>) -> Result<Option<Vec<i64>>, String> {
         self.visit(list.items().len())?;
+        self.room.take(list.items().len() * size_of::<i64>())?;
         Ok(list.items().map(Node::integer).collect())
     }
 
@@ -314,8 +350,8 @@ impl Reader<'_> {
         Ok(FlightEntry {
             record_id: integer("record_id"),
             // The first versions had a text here.
-            group: group.next().flatten().or_else(|| text("pg_name")).map(Text::from),
-            description: group.next().flatten().map(Text::from),
+            group: self.kept_if_any(group.next().flatten().or_else(|| text("pg_name")))?,
+            description: self.kept_if_any(group.next().flatten())?,
             op,
             seq: integer("collective_seq_id").or_else(|| integer("seq_id")),
             p2p_seq: integer("p2p_seq_id"),
@@ -324,10 +360,10 @@ impl Reader<'_> {
             created_ns: integer("time_created_ns"),
             input_elements: self.elements(entry.field("input_sizes"))?,
             output_elements: self.elements(entry.field("output_sizes"))?,
-            dtype: dtype("input_dtypes").or_else(|| dtype("output_dtypes")).map(Text::from),
+            dtype: self.kept_if_any(dtype("input_dtypes").or_else(|| dtype("output_dtypes")))?,
             is_finished: is_true("retired") || text("state") == Some("completed"),
             frame: self.frame(entry.field("frames"))?,
-            name: name.into(),
+            name: self.kept(name)?,
         })
     }
 
@@ -355,8 +391,8 @@ impl Reader<'_> {
             }
             let name = frame.field("name").and_then(Node::text).unwrap_or_default();
             innermost = Some(FlightFrame {
-                name: name.into(),
-                file: file.into(),
+                name: self.kept(name)?,
+                file: self.kept(file)?,
                 line: frame.field("line").and_then(Node::integer),
             });
             if !is_torch {
@@ -416,7 +452,7 @@ mod tests {
         {"name": "main", "filename": "train.py", "line": 20}]}]}"#;
 
     fn read(bytes: &[u8]) -> Result<FlightDump, String> {
-        FlightDump::read(bytes, &RankLists::default())
+        FlightDump::read(bytes, &RankLists::default(), &mut Room::unlimited())
     }
 
     #[test]

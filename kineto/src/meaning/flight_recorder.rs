@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use trace::Text;
 
+use crate::bytes::memory::Room;
 use crate::meaning::flight_dump::{FlightDump, FlightEntry, RankLists};
 
 /// An operation and its elements, where these are known.
@@ -33,13 +34,13 @@ pub(crate) struct Entry {
 pub(crate) struct Dump(BTreeMap<Likeness, Vec<Entry>>);
 
 impl Dump {
-    /// Reads a dump, a pickle or JSON.
+    /// Reads a dump, a pickle or JSON, whose values are taken of `room`.
     ///
     /// # Errors
-    /// The reason why it is none.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
+    /// The reason why it is none, or that it has no room.
+    pub(crate) fn read(bytes: &[u8], room: &mut Room) -> Result<Self, String> {
         let mut dump = Self::default();
-        FlightDump::read(bytes, &RankLists::default())?.entries.into_iter().for_each(|entry| dump.add(entry));
+        FlightDump::read(bytes, &RankLists::default(), room)?.entries.into_iter().for_each(|entry| dump.add(entry));
         dump.0.values_mut().for_each(|entries| entries.sort_by_key(|entry| entry.created_ns));
         Ok(dump)
     }
@@ -86,7 +87,11 @@ mod tests {
             )
         };
         let entries: Vec<String> = created.iter().enumerate().map(entry).collect();
-        Dump::read(format!(r#"{{"version": "2.10", "entries": [{}]}}"#, entries.join(",")).as_bytes()).unwrap()
+        Dump::read(
+            format!(r#"{{"version": "2.10", "entries": [{}]}}"#, entries.join(",")).as_bytes(),
+            &mut Room::unlimited(),
+        )
+        .unwrap()
     }
 
     fn numbers(created: &[i64], starts: &[i64]) -> Vec<Option<i64>> {
@@ -111,13 +116,13 @@ mod tests {
 
     #[test]
     fn what_is_no_dump_is_said() {
-        let why = |bytes: &[u8]| Dump::read(bytes).unwrap_err();
+        let why = |bytes: &[u8]| Dump::read(bytes, &mut Room::unlimited()).unwrap_err();
         assert_eq!(
             (why(b"{}").as_str(), why(b"text").as_str()),
             ("it has no entries", "it is no JSON: byte 4: the file ends inside a value")
         );
         assert!(why(b"\x80\x04N.").contains("entries") && why(b"\x80").contains("ends here"), "{}", why(b"\x80"));
-        let whole = Dump::read(br#"{"entries": [1, {"profiling_name": "gloo:all_reduce"}]}"#);
+        let whole = Dump::read(br#"{"entries": [1, {"profiling_name": "gloo:all_reduce"}]}"#, &mut Room::unlimited());
         assert_eq!(whole, Ok(Dump::default()), "entries without their fields are left out");
     }
 }

@@ -13,6 +13,7 @@ use trace::files::ScratchDirectory;
 use trace::place;
 
 use crate::bytes::input::{Input, inflate_limit_bytes};
+use crate::read::dump_begin::may_be_dump;
 use crate::read::formats::is_trace_name;
 
 /// Members that are looked at.
@@ -40,12 +41,23 @@ impl PartialEq for Spool {
 }
 
 impl Spool {
-    fn create(&mut self) -> io::Result<(PathBuf, File)> {
+    fn directory(&mut self) -> io::Result<Arc<ScratchDirectory>> {
         let directory = match &self.directory {
-            Some(directory) => directory,
-            None => self.directory.insert(Arc::new(ScratchDirectory::create()?)),
+            Some(directory) => Arc::clone(directory),
+            None => Arc::new(ScratchDirectory::create()?),
         };
-        let path = directory.path().join(self.files.to_string());
+        self.directory = Some(Arc::clone(&directory));
+        Ok(directory)
+    }
+
+    /// The most bytes that may be added now: half of what is free.
+    fn room_bytes(&mut self) -> io::Result<u64> {
+        Ok(self.directory()?.free_bytes()? / 2)
+    }
+
+    fn create(&mut self) -> io::Result<(PathBuf, File)> {
+        let number = self.files.to_string();
+        let path = self.directory()?.path().join(number);
         self.files += 1;
         let file = File::create_new(&path)?;
         Ok((path, file))
@@ -54,14 +66,17 @@ impl Spool {
     /// Copies standard input into a file.
     pub(crate) fn standard_input(&mut self) -> io::Result<PathBuf> {
         let (path, mut file) = self.create()?;
-        let mut input = io::stdin().lock().take(MAX_STANDARD_INPUT_BYTES);
+        let most = self.room_bytes()?.min(MAX_STANDARD_INPUT_BYTES);
+        let mut input = io::stdin().lock().take(most);
         // Between two files the kernel would copy, and `io::copy` does not repeat a kernel's copy that a signal
         // interrupts.
         let mut output = BufWriter::with_capacity(COPY_BYTES, &mut file as &mut dyn Write);
         let copied = io::copy(&mut input, &mut output)?;
         output.flush()?;
-        if copied == MAX_STANDARD_INPUT_BYTES {
-            return Err(io::Error::other(format!("it is longer than {MAX_STANDARD_INPUT_BYTES} bytes")));
+        if copied == most {
+            return Err(io::Error::other(format!(
+                "it has {most} bytes or more, and temporary files have no room for more"
+            )));
         }
         Ok(path)
     }
@@ -91,7 +106,7 @@ pub(crate) fn archive_kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
 /// The members of an archive.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Unpacked {
-    /// Members that may be traces: their names, and the files with their bytes.
+    /// Members that may be traces or dumps: their names, and the files with their bytes.
     pub(crate) members: Vec<(Text, PathBuf)>,
     /// Names of the other members.
     pub(crate) others: Vec<Text>,
@@ -99,13 +114,19 @@ pub(crate) struct Unpacked {
     pub(crate) stopped: Option<String>,
 }
 
-/// Unpacks the members that may be traces, at most `max_files`.
+/// Unpacks the members that may be traces or dumps of the Flight Recorder, at most `max_files`.
 ///
 /// # Errors
 /// The archive cannot be opened, or a temporary file cannot be written.
 pub(crate) fn unpack(path: &Path, kind: ArchiveKind, spool: &mut Spool, max_files: usize) -> io::Result<Unpacked> {
-    let left_bytes = inflate_limit_bytes(place::open(path)?.size_bytes()?);
-    let mut unpacking = Unpacking { out: Unpacked::default(), spool, left_bytes, max_files };
+    let size_bytes = place::open(path)?.size_bytes()?;
+    let (by_size, by_room) = (inflate_limit_bytes(size_bytes), spool.room_bytes()?);
+    let too_long = match by_room < by_size {
+        true => format!("{by_room} bytes, half of what was free in the directory of temporary files (TMPDIR)"),
+        false => "1 GiB + 256 × its own size".into(),
+    };
+    let left_bytes = by_size.min(by_room);
+    let mut unpacking = Unpacking { out: Unpacked::default(), spool, left_bytes, too_long, max_files };
     match kind {
         ArchiveKind::Zip => unpacking.zip(path)?,
         ArchiveKind::Tar => unpacking.tar(path)?,
@@ -118,6 +139,8 @@ struct Unpacking<'a> {
     spool: &'a mut Spool,
     /// Bytes that the archive may still unpack to.
     left_bytes: u64,
+    /// What the archive would exceed.
+    too_long: String,
     max_files: usize,
 }
 
@@ -182,7 +205,7 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    /// Copies a member that may be a trace into a file. Damage ends the copy and the archive, and is reported.
+    /// Copies a member that may be a trace or a dump into a file. Damage ends the copy and the archive, and is reported.
     fn member(&mut self, name: Text, reader: &mut dyn Read) -> io::Result<()> {
         let mut block = vec![0; 256 << 10];
         let mut filled = 0;
@@ -205,7 +228,7 @@ impl Unpacking<'_> {
             }
             self.left_bytes = self.left_bytes.saturating_sub(filled as u64);
             if self.left_bytes == 0 {
-                self.stop(format!("{name}: the archive unpacks to more than 1 GiB + 256 × its own size"));
+                self.stop(format!("{name}: the archive unpacks to more than {}", self.too_long));
                 break;
             }
             write_all(&mut file, &block[..filled])?;
@@ -217,13 +240,13 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    /// Opens a file for a member whose first bytes may be those of a trace; false if they may not.
+    /// Opens a file for a member whose first bytes may be those of a trace or of a dump; false if they may not.
     fn accept(&mut self, name: &Text, head: &[u8], file: &mut Option<File>) -> io::Result<bool> {
         if self.out.members.len() + self.out.others.len() >= self.max_files {
             self.stop(format!("it has more than {} files", self.max_files));
             return Ok(false);
         }
-        if !may_be_trace(name, head) {
+        if !may_be_trace(name, head) && !may_be_dump(name, head) {
             self.out.others.push(name.clone());
             return Ok(false);
         }

@@ -3,21 +3,18 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use trace::place;
+use trace::place::{self, Opened};
 use trace::rank::MAX_RANKS;
 
+use crate::bytes::memory::Room;
 use crate::meaning::flight_recorder::Dump;
+use crate::read::dump_begin::{BEGIN_BYTES, has_keys};
 use crate::read::find::Candidate;
 use crate::read::names::rank_of_name;
 use crate::read::trace_file::TraceFile;
 
-/// The begin of a file in which the keys of a dump are looked for.
-pub(crate) const BEGIN_BYTES: u64 = 64 << 10;
-/// Keys that only dumps have.
-const KEYS: [&[u8]; 2] = [b"pg_config", b"collective_seq_id"];
-
 /// The largest dump that is read. The recorder keeps 2000 entries of a few KB by default.
-pub(crate) const MAX_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// A dump, and its rank.
 #[derive(Clone, Debug)]
@@ -40,24 +37,30 @@ impl FoundDump {
     }
 }
 
-/// Reads a dump.
+/// Reads a dump. Its bytes and its values are taken of `room`.
 ///
 /// # Errors
 /// The reason why it cannot be read.
-pub(crate) fn read(path: &Path) -> Result<Dump, String> {
-    let mut file = place::open(path).map_err(|error| error.to_string())?;
+pub(crate) fn read(path: &Path, mut room: Room) -> Result<Dump, String> {
+    let file = place::open(path).map_err(|error| error.to_string())?;
+    let mut content = Vec::new();
+    read_rest(file, &mut content, &mut room)?;
+    Dump::read(&content, &mut room)
+}
+
+/// Reads the rest of a file behind its `content` so far. The size of the file is taken of `room`.
+///
+/// # Errors
+/// The reason why it cannot be read.
+pub(crate) fn read_rest(file: Opened, content: &mut Vec<u8>, room: &mut Room) -> Result<(), String> {
     let bytes = file.size_bytes().map_err(|error| error.to_string())?;
     if bytes > MAX_BYTES {
         return Err(format!("it has {bytes} bytes; at most {MAX_BYTES} are read"));
     }
-    let mut content = Vec::new();
-    file.read_to_end(&mut content).map_err(|error| error.to_string())?;
-    Dump::read(&content)
-}
-
-/// Whether bytes hold a key that only dumps have.
-pub(crate) fn has_keys(bytes: &[u8]) -> bool {
-    KEYS.iter().any(|key| memchr::memmem::find(bytes, key).is_some())
+    room.take(bytes as usize)?;
+    content.reserve_exact((bytes as usize).saturating_sub(content.len()));
+    file.take(bytes.saturating_sub(content.len() as u64)).read_to_end(content).map_err(|error| error.to_string())?;
+    Ok(())
 }
 
 /// The rank in the name of a dump.

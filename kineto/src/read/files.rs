@@ -8,6 +8,7 @@ use trace::name_rules::roles::roles_in;
 use trace::rank::MAX_RANKS;
 use trace::{OmissionRow, Text};
 
+use crate::bytes::memory::MemoryShare;
 use crate::read::archive::Spool;
 use crate::read::dumps::{FoundDump, attach};
 use crate::read::find::{Candidate, Found, find};
@@ -17,7 +18,7 @@ use crate::read::names::{Named, ranks_from_names, ranks_from_numbers, torch_name
 use crate::read::probe::{Probe, probe};
 use crate::read::replicas::tell_apart;
 use crate::read::survey::{arrange, refuse_other_jobs, survey};
-use crate::read::trace_file::{MemoryShare, RankSource, TraceFile, WindowChoice, listed};
+use crate::read::trace_file::{RankSource, TraceFile, WindowChoice, listed};
 use crate::{Error, OtherFormat};
 
 /// The subject of the notes on where ranks come from.
@@ -337,8 +338,8 @@ fn file_of(probe: &Probe, rank: i32, rank_source: RankSource) -> TraceFile {
 fn share_memory(files: &mut [TraceFile], max_memory_bytes: Option<u64>) {
     let Some(all_bytes) = max_memory_bytes else { return };
     let ranks: BTreeSet<i32> = files.iter().map(|file| file.rank).collect();
-    let ranks_at_once = rayon::current_num_threads().min(ranks.len()).max(1) as u64;
-    files.iter_mut().for_each(|file| file.memory = MemoryShare { all_bytes, ranks_at_once });
+    let memory = MemoryShare::among(all_bytes, ranks.len());
+    files.iter_mut().for_each(|file| file.memory = memory);
 }
 
 /// The last part of a path, for messages.

@@ -1,9 +1,8 @@
 //! Which files may be traces: files that were named, and those in directories, archives and standard input.
 
-use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use trace::place::{self, Entry, Kind};
+use trace::place::{self, Entry, Kind, Search, Step};
 use trace::{OmissionRow, Text};
 
 use crate::Error;
@@ -41,8 +40,7 @@ pub(crate) struct Found {
     pub(crate) omissions: Vec<OmissionRow>,
     /// The members of archives, as files.
     pub(crate) spool: Spool,
-    /// Directories that were searched, so that a link does not lead back.
-    searched: BTreeSet<PathBuf>,
+    search: Search,
     full: bool,
 }
 
@@ -62,7 +60,9 @@ pub(crate) fn find(paths: &[PathBuf]) -> Result<Found, Error> {
         }
         let name = path.strip_prefix(&base).unwrap_or(path);
         if place::kind(path).map_err(io)? == Kind::Directory {
-            found.directory(path, name, 0).map_err(io)?;
+            if found.search.begin(path).map_err(io)? {
+                found.directory(path, name, 0).map_err(io)?;
+            }
         } else {
             found.file(path.clone(), slashed(name), path.clone(), true)?;
         }
@@ -107,10 +107,10 @@ impl Found {
 
     /// Searches a directory. Hidden files, directories of runs and the files of TensorBoard are no traces.
     fn directory(&mut self, path: &Path, name: &Path, depth: usize) -> std::io::Result<()> {
-        if !self.searched.insert(place::canonical(path)?) {
-            return Ok(());
-        }
         for Entry { path: entry, is_directory } in place::entries(path)? {
+            if self.full {
+                break;
+            }
             let Some(own) = entry.file_name() else { continue };
             let name = name.join(own);
             if own.to_string_lossy().starts_with('.') {
@@ -132,11 +132,19 @@ impl Found {
             self.others.push(slashed(name));
         } else if depth == MAX_DEPTH {
             let why = format!("it lies more than {MAX_DEPTH} directories deep and is not searched; name it");
-            self.omissions.push(OmissionRow::left_out("directory", why).file(slashed(name)));
+            self.left_out(name, why);
         } else {
-            self.directory(path, name, depth + 1)?;
+            match self.search.enter(path)? {
+                Step::Search => self.directory(path, name, depth + 1)?,
+                Step::Seen => {}
+                Step::LeftOut(why) => self.left_out(name, why),
+            }
         }
         Ok(())
+    }
+
+    fn left_out(&mut self, directory: &Path, why: String) {
+        self.omissions.push(OmissionRow::left_out("directory", why).file(slashed(directory)));
     }
 
     fn unreadable(&mut self, name: Text, what: &str, why: String) {
@@ -192,6 +200,33 @@ mod tests {
         assert_eq!((found.others, found.omissions), (vec!["old_run".into()], vec![]));
         assert_eq!(names(&[root.join("rank_1/plugins"), root.join("b.json")]), ["b.json", "rank_1/plugins/a.json"]);
         assert_eq!(names(&[root.join("b.json")]), ["b.json"]);
+    }
+
+    /// Invariant (input): A link leads a search of directories to files, not out of the given directory. One that is not
+    /// followed is listed.
+    #[test]
+    fn links_lead_to_files_and_not_out_of_the_given_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (given, other) = (dir.path().join("given"), dir.path().join("other"));
+        fs::create_dir_all(&given).unwrap();
+        fs::create_dir_all(&other).unwrap();
+        fs::write(other.join("a.json"), "{}").unwrap();
+        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, given.join(name)).unwrap();
+        link(&other.join("a.json"), "linked.json");
+        link(Path::new("/"), "data");
+        link(&other, "more");
+        let listed =
+            |found: Found| found.omissions.iter().map(|o| format!("{} {:?}", &*o.kind, o.file)).collect::<Vec<_>>();
+        assert_eq!(names(std::slice::from_ref(&given)), ["linked.json"]);
+        let outside = ["left_out Some(\"data\")", "left_out Some(\"more\")"];
+        assert_eq!(listed(find(std::slice::from_ref(&given)).unwrap()), outside);
+        assert_eq!(names(&[given.join("more")]), ["a.json"], "a given link is followed");
+        link(Path::new("/proc/self/maps"), "maps.json");
+        assert_eq!(
+            listed(find(std::slice::from_ref(&given)).unwrap()),
+            [outside[0], "lost Some(\"maps.json\")", outside[1]]
+        );
+        assert!(find(&["/proc/self".into()]).unwrap_err().to_string().contains("a file system of the kernel"));
     }
 
     #[test]

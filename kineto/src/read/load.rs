@@ -11,11 +11,12 @@ use trace::{CounterRow, DeviceRow, MAX_TEXT_BYTES, OmissionKind, OmissionRow, Ph
 
 use crate::Error;
 use crate::bytes::input::Input;
+use crate::bytes::memory::Room;
 use crate::bytes::value::MAX_KEPT_BYTES;
 use crate::columns::batch::{Columns, Tally};
 use crate::columns::header::{Header, rank_from_distributed_info, world_size_from_distributed_info};
 use crate::columns::rows::{Extras, Rows, rows_from_pieces};
-use crate::columns::stream::{BLOCK_BYTES, Missing, Room, Streamed, read_processes, read_stream};
+use crate::columns::stream::{BLOCK_BYTES, Missing, Streamed, read_processes, read_stream};
 use crate::columns::wanted_args::Wanted;
 use crate::meaning::collectives::{Collectives, find_collectives};
 use crate::meaning::device_memory_flow_rows::{device_rows, flow_rows, memory_rows};
@@ -104,7 +105,7 @@ pub fn check_any_blocks(bytes: &[u8], block_sizes: &[usize]) {
         size_bytes: bytes.len() as u64,
         window: None,
         replica: None,
-        memory: crate::read::trace_file::MemoryShare::default(),
+        memory: crate::bytes::memory::MemoryShare::default(),
         flight_recorder: None,
         processes: None,
     };
@@ -181,7 +182,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     report.add(what, left_out, OmissionKind::LeftOut, why);
     assign_steps(&mut rows.events, &steps, &launches);
     let mut groups = Groups::from_info(header.distributed.as_ref(), first_rank);
-    let dump = report.flight_recorder(file);
+    let dump = report.flight_recorder(file, memory_bytes);
     let collectives = find_collectives(&mut rows, &launches, &mut groups, &steps, (rank, &dump));
     mark_below_operators(&mut rows.events, &rows.names, Some(&launches));
     report.add_collectives(&collectives);
@@ -346,10 +347,10 @@ impl Report {
         }
     }
 
-    /// The dump beside the trace; empty if there is none, or none that can be read.
-    fn flight_recorder(&mut self, file: &TraceFile) -> Dump {
+    /// The dump beside the trace, whose rows take `used_bytes`; empty if there is none, or none that can be read.
+    fn flight_recorder(&mut self, file: &TraceFile, used_bytes: u64) -> Dump {
         let Some(path) = &file.flight_recorder else { return Dump::default() };
-        dumps::read(path).unwrap_or_else(|why| {
+        dumps::read(path, file.memory.room_of_file("dump", used_bytes)).unwrap_or_else(|why| {
             self.lose("dump of the Flight Recorder", 1, &format!("{}: {why}", file_name(path)));
             Dump::default()
         })

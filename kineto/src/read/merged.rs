@@ -17,7 +17,8 @@ use trace::{OmissionRow, Text};
 
 use crate::Error;
 use crate::bytes::input::Input;
-use crate::columns::stream::{BLOCK_BYTES, Room, read_processes};
+use crate::bytes::memory::Room;
+use crate::columns::stream::{BLOCK_BYTES, read_processes};
 use crate::columns::wanted_args::Wanted;
 use crate::meaning::named_ranks::named_ranks;
 use crate::read::find::Candidate;

@@ -134,7 +134,8 @@ mod tests {
     use trace::name_rules::roles::roles_in;
 
     use super::*;
-    use crate::read::trace_file::{MemoryShare, RankSource};
+    use crate::bytes::memory::MemoryShare;
+    use crate::read::trace_file::RankSource;
 
     /// The ranks of files in the whole job, by name, rank, process and the time `#` of each.
     fn ranks(world_size: i32, files: &[(&str, i32, i64, &str)]) -> Vec<i32> {

@@ -11,13 +11,14 @@ use trace::{OmissionRow, Text, name_rules};
 
 use crate::Error;
 use crate::bytes::input::Input;
+use crate::bytes::memory::MemoryShare;
 use crate::columns::rows::rows_from_pieces;
 use crate::columns::stream::{BLOCK_BYTES, read_processes};
 use crate::columns::wanted_args::Wanted;
 use crate::meaning::device_steps::steps_on_devices;
 use crate::meaning::steps::find_steps;
 use crate::read::jobs::{self, Traits};
-use crate::read::trace_file::{MemoryShare, TraceFile, Window, WindowChoice, listed};
+use crate::read::trace_file::{TraceFile, Window, WindowChoice, listed};
 use crate::read::windows::{Grouped, Piece, group, step_numbers};
 
 /// Groups of files that an error names.

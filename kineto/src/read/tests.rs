@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use trace::rank::{Events, NONE, RankData};
 
 use crate::bytes::input::Input;
+use crate::bytes::memory::{MemoryShare, Room};
 use crate::columns::batch::Columns;
-use crate::columns::stream::{Room, read_stream};
+use crate::columns::stream::read_stream;
 use crate::columns::wanted_args::Wanted;
 use crate::read::load::rank_from_stream;
 use crate::read::tests::reference::{check_rank, plain_rows, reference_rows};
-use crate::read::{MemoryShare, RankSource, TraceFile};
+use crate::read::{RankSource, TraceFile};
 /// A rank from the text of a file, read in blocks of `block_bytes`.
 pub(crate) fn rank_from_bytes(bytes: Vec<u8>, block_bytes: usize) -> RankData {
     wanted_from_bytes(bytes, Wanted::default(), block_bytes)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trace::Text;
 
-use crate::columns::stream::Room;
+use crate::bytes::memory::MemoryShare;
 
 /// Files that are named in one line.
 const LISTED: usize = 5;
@@ -63,40 +63,6 @@ pub struct TraceFile {
     pub flight_recorder: Option<PathBuf>,
     /// The processes of its rank, by the numbers that stand for them here; `None` if the file is of one rank.
     pub processes: Option<Arc<[i64]>>,
-}
-
-/// The memory that rows may take while they are read. It is shared by the ranks that are read at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryShare {
-    /// The memory of all ranks that are read at a time.
-    pub all_bytes: u64,
-    /// Their number.
-    pub ranks_at_once: u64,
-}
-
-impl Default for MemoryShare {
-    /// No limit.
-    fn default() -> Self {
-        Self { all_bytes: u64::MAX, ranks_at_once: 1 }
-    }
-}
-
-impl MemoryShare {
-    /// The memory for one rank.
-    pub fn rank_bytes(self) -> u64 {
-        self.all_bytes / self.ranks_at_once.max(1)
-    }
-
-    /// The room that is left for the rows of one rank. Its other windows take `used_bytes`.
-    pub(crate) fn room(self, used_bytes: u64) -> Room {
-        let Self { all_bytes, ranks_at_once } = self;
-        let rank_bytes = self.rank_bytes();
-        let full = format!(
-            "the rows before it fill the memory that those of a rank may take, {rank_bytes} bytes ({all_bytes} bytes for \
-             {ranks_at_once} ranks at once); give more with --max-memory"
-        );
-        Room { bytes: rank_bytes.saturating_sub(used_bytes), full }
-    }
 }
 
 /// A window of the profiler, and the numbers of its steps.

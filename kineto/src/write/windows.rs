@@ -10,10 +10,11 @@ use trace::{
 };
 
 use crate::Error;
+use crate::bytes::memory::MemoryShare;
 use crate::columns::wanted_args::Wanted;
 use crate::read::join_windows::{Known, Numbers};
 use crate::read::load::{Loaded, load_wanted};
-use crate::read::{MemoryShare, RankSource, TraceFile, Window, file_name};
+use crate::read::{RankSource, TraceFile, Window, file_name};
 use crate::write::shards::{
     PART_ROWS, Part, all_flows, rank_row, used_device, write_all_events, write_table, write_tables,
 };

@@ -17,6 +17,9 @@ const USUAL_DRIFT: f64 = 100e-6;
 const USUAL_WANDER_PER_S: f64 = 0.01e-6;
 const USUAL_WANDER: f64 = 1e-6;
 
+/// 95 % of the difference of two errors, as a share of the largest one: 1 − √0.05, if each is anywhere within its limit.
+const SHARE_OF_TWO: f64 = 0.776_393;
+
 /// The distribution of a fit's samples over time, in ns from its origin. It determines the error away from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Support {
@@ -103,7 +106,7 @@ enum Errors {
         support: Support,
     },
     /// Errors of a fit between two other clocks. Each of them may differ by `each_ns` from the clock that it stands
-    /// for, without a guarantee.
+    /// for, without a guarantee, and independently of the other one.
     Borrowed {
         errors: Box<Errors>,
         each_ns: i64,
@@ -246,7 +249,10 @@ impl Errors {
         let bound = self.bound_ns(window);
         match self {
             Self::Exact | Self::Unknown | Self::Lines { spread_ns: None, .. } => bound,
-            Self::Borrowed { errors, .. } => errors.error_ns(window, drift_known),
+            Self::Borrowed { errors, each_ns } => {
+                let own = errors.error_ns(window, drift_known)? as f64;
+                Some(own.hypot(2.0 * SHARE_OF_TWO * *each_ns as f64).ceil() as i64)
+            }
             Self::Lines { spread_ns: Some(spread), support, .. } => {
                 let error = in_window(*spread, support, window, drift_known);
                 Some(bound.map_or(error, |b| b.min(error)))
@@ -267,7 +273,7 @@ impl Errors {
             Self::Exact => Some(0),
             Self::Unknown => None,
             Self::Lines { bias_ns, .. } => Some(bias_ns.ceil() as i64),
-            Self::Borrowed { errors, each_ns } => errors.bias_ns().map(|bias| bias.saturating_add(2 * each_ns)),
+            Self::Borrowed { errors, .. } => errors.bias_ns(),
         }
     }
 }

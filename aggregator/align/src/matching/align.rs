@@ -162,18 +162,26 @@ fn sequences(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) -> Vec<Ve
 }
 
 /// The communicators in which ranks exchange parts of different sizes: the sizes of their all-to-alls do not tell which are one.
+/// A row states different parts, or ranks have different sizes.
 fn uneven_exchanges(ranks: &[&RankOutline], rest: &[RowRef]) -> BTreeSet<i64> {
     let mut sizes: BTreeMap<i64, BTreeMap<usize, BTreeSet<Option<i64>>>> = BTreeMap::new();
+    let mut uneven: BTreeSet<i64> = BTreeSet::new();
     for (r, i) in rest {
         let row = &ranks[*r].collectives[*i];
         if row.op == Op::AllToAll {
+            let states =
+                |parts: &Option<Vec<i64>>| parts.iter().any(|parts| parts.windows(2).any(|two| two[0] != two[1]));
+            if states(&row.sent_bytes) || states(&row.received_bytes) {
+                uneven.insert(row.comm_id);
+            }
             sizes.entry(row.comm_id).or_default().entry(*r).or_default().insert(row.bytes);
         }
     }
     let is_uneven = |of_ranks: &BTreeMap<usize, BTreeSet<Option<i64>>>| {
         of_ranks.values().zip(of_ranks.values().skip(1)).any(|(one, other)| one != other)
     };
-    sizes.into_iter().filter(|(_, of_ranks)| is_uneven(of_ranks)).map(|(comm_id, _)| comm_id).collect()
+    uneven.extend(sizes.into_iter().filter(|(_, of_ranks)| is_uneven(of_ranks)).map(|(comm_id, _)| comm_id));
+    uneven
 }
 
 /// Sorts by start, because programs issue in this order; concurrent operations may end in any order.

@@ -355,4 +355,31 @@ proptest! {
         let alone: usize = (0..rows).filter(|k| seen_by(*k) == 1).count();
         prop_assert_eq!(omissions.iter().filter_map(|o| o.amount).sum::<i64>(), alone as i64);
     }
+
+    /// Invariant (numbers): All-to-alls whose ranks exchange parts of any sizes match by their order and members, without numbers.
+    #[test]
+    fn all_to_alls_match_whatever_each_rank_sends(seed in 1_u64..1_000_000, ranks in 2_usize..6, rows in 8_usize..24) {
+        let mut dice = Dice::new(seed);
+        let mut planted: Vec<TestRank> = (0..ranks).map(|r| rank(r as i32, Vec::new())).collect();
+        let mut t = 0;
+        for _ in 0..rows {
+            let arrivals: Vec<i64> = (0..ranks).map(|_| t + dice.exponential(2e6) as i64).collect();
+            let last = arrivals.iter().max().unwrap() + 20_000;
+            for (r, arrival) in arrivals.iter().enumerate() {
+                // All ranks have the same few sizes, each at other times.
+                let sent: Vec<i64> = (0..ranks as i64).map(|to| 100 * (1 + (to + dice.between(0, 1)) % 2)).collect();
+                let row = collective(r as i32, "alltoall", *arrival, last + dice.exponential(3e3) as i64);
+                planted[r].rows.push(CollectiveRow { bytes: Some(sent.iter().sum()), sent_bytes: Some(sent), ..row });
+            }
+            t = last + 3_000_000 + dice.exponential(5e6) as i64;
+        }
+        let bent: Vec<TestRank> = planted
+            .iter()
+            .map(|r| r.bent(Bend { shift_ns: dice.between(-10_000 * MS, 10_000 * MS), ..Bend::default() }))
+            .collect();
+        let (instances, omissions) = matched(&bent);
+        let whole = |k: u32| (0..ranks as i32).map(|r| (r, k)).collect::<Vec<_>>();
+        prop_assert_eq!(shape(&instances), (0..rows as u32).map(whole).collect());
+        prop_assert_eq!(omissions, []);
+    }
 }

@@ -140,6 +140,15 @@ impl Database {
         }
     }
 
+    /// Visits the rowid and the integer of a column in each row of a table. Returns the reason why that is not possible, if it is not:
+    /// rows of Parquet and Arrow have no rowid.
+    pub(super) fn rowids(&self, table: &str, column: &str, visit: impl FnMut(i64, i64)) -> Option<String> {
+        match (&self.store, self.tables.get(table)) {
+            (Store::Sqlite(sqlite), Some(known)) => sqlite.rowids(table, column, known, visit),
+            _ => Some("its rows have no rowid".into()),
+        }
+    }
+
     /// The first integer of a column, and the reason why it cannot be read, if it cannot.
     pub(super) fn first_integer(&self, table: &str, column: &str) -> (Option<i64>, Option<String>) {
         let mut first = None;

@@ -15,6 +15,7 @@ use trace::{OmissionRow, Text};
 
 use crate::nsys::database::{Cells, Database, unread};
 use crate::nsys::nccl::{Payload, Schemas};
+use crate::nsys::owners::Owners;
 use crate::nsys::session::{Session, session};
 use crate::nsys::tables::{self, MPI_COLLECTIVES, NVTX, OF_DEVICES};
 use crate::nsys::wanted::{THREAD_BITS, Wanted};
@@ -43,6 +44,7 @@ pub(super) struct Process {
     pub(super) global_pid: Option<i64>,
     /// The processes of the file that are ranks, ascending.
     pub(super) of_file: Arc<[i64]>,
+    pub(super) owners: Arc<Owners>,
     pub(super) session: Session,
     /// The clock of its times.
     pub(super) clock_domain: Text,
@@ -156,6 +158,7 @@ fn of_file(database: &Database, problems: &mut Vec<OmissionRow>) -> Result<(Vec<
     let is_only = pids.len() == 1;
     let of_file: Arc<[i64]> = pids.iter().flatten().copied().collect();
     let clock_domain = Text::from(clock_domain(path, &session));
+    let owners = Arc::new(Owners::default());
     let claim = |global_pid: Option<i64>| {
         let of_process = global_pid.and_then(|pid| stated.of_process.get(&pid).copied());
         let rank = of_process.or(stated.of_launcher.or(of_name).filter(|_| is_only));
@@ -164,6 +167,7 @@ fn of_file(database: &Database, problems: &mut Vec<OmissionRow>) -> Result<(Vec<
             file: path.into(),
             global_pid,
             of_file: of_file.clone(),
+            owners: owners.clone(),
             session: session.clone(),
             clock_domain: clock_domain.clone(),
         };

@@ -127,7 +127,12 @@ impl<'a> Loader<'a> {
                     }
                 })
             }
-            Some(pid) => database.rows(table, columns, &[], Wanted::OfProcess(own, pid), |cells| visit(self, &cells)),
+            Some(pid) => {
+                let runs = process.owners.runs(database, &process.of_file, table, own);
+                let of_process = runs.as_ref().map(|runs| runs.get(&pid).map_or(&[][..], Vec::as_slice));
+                let wanted = of_process.map_or(Wanted::OfProcess(own, pid), |runs| Wanted::InRuns(own, pid, runs));
+                database.rows(table, columns, &[], wanted, |cells| visit(self, &cells))
+            }
             None if process.of_file.len() > 1 && !process.is_first() => None,
             None if process.of_file.len() > 1 => {
                 database.rows(table, &[], &[], Wanted::All, |_| self.counts.unowned += 1)

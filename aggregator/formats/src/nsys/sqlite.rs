@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::{Connection, OpenFlags, Row, Rows};
 
 use crate::nsys::wanted::{THREAD_BITS, Tables, Wanted};
 
@@ -74,10 +74,8 @@ impl Sqlite {
         let listed = if listed.is_empty() { "1".into() } else { listed.join(", ") };
         let query = format!("SELECT {listed} FROM \"{table}\" WHERE {}", condition(wanted));
         self.begin_query();
-        let mut read = || -> rusqlite::Result<Option<String>> {
-            let mut statement = self.connection.prepare(&query)?;
-            let mut rows = statement.query([])?;
-            let mut count = 0;
+        let mut count = 0;
+        let mut read = |mut rows: Rows<'_>| -> rusqlite::Result<Option<String>> {
             while let Some(row) = rows.next()? {
                 count += 1;
                 if count > self.max_rows {
@@ -87,7 +85,42 @@ impl Sqlite {
             }
             Ok(None)
         };
-        read().unwrap_or_else(|error| Some(error.to_string()))
+        let mut read_all = || -> rusqlite::Result<Option<String>> {
+            let mut statement = self.connection.prepare(&query)?;
+            let Wanted::InRuns(_, _, runs) = wanted else { return read(statement.query([])?) };
+            for run in runs {
+                if let Some(why) = read(statement.query(*run)?)? {
+                    return Ok(Some(why));
+                }
+            }
+            Ok(None)
+        };
+        read_all().unwrap_or_else(|error| Some(error.to_string()))
+    }
+
+    /// Visits the rowid and the integer of a column in each row of a table that has one. Returns the reason why not all can be read, if
+    /// they cannot.
+    pub(super) fn rowids(
+        &self,
+        table: &str,
+        column: &str,
+        known: &BTreeSet<String>,
+        mut visit: impl FnMut(i64, i64),
+    ) -> Option<String> {
+        if known.iter().any(|name| name.eq_ignore_ascii_case("rowid")) {
+            return Some("a column has the name of the rowid".into());
+        }
+        let known = BTreeSet::from(["rowid".into(), column.into()]);
+        let mut has_rowids = true;
+        let cut = self.rows(table, &["rowid", column], &known, Wanted::Having(column), |row| {
+            match (row.get(0), row.get(1)) {
+                (Ok(rowid), Ok(id)) => visit(rowid, id),
+                (Ok(_), Err(_)) => {}
+                // SQLite takes the name of a column that is not there for a text.
+                (Err(_), _) => has_rowids = false,
+            }
+        });
+        cut.or_else(|| (!has_rowids).then(|| "its rows have no rowid".into()))
     }
 }
 
@@ -103,6 +136,9 @@ fn condition(wanted: Wanted<'_>) -> String {
         }
         Wanted::Having(column) => format!("\"{column}\" IS NOT NULL"),
         Wanted::OfProcess(column, pid) => format!("\"{column}\" & {} = {pid}", !THREAD_BITS),
+        Wanted::InRuns(column, pid, _) => {
+            format!("rowid BETWEEN ?1 AND ?2 AND \"{column}\" & {} = {pid}", !THREAD_BITS)
+        }
     }
 }
 

@@ -98,7 +98,7 @@ fn is_wanted(wanted: Wanted<'_>, column: Option<&Column>, row: usize) -> bool {
             text().is_some_and(|text| prefixes.iter().any(|prefix| text.starts_with(prefix.as_bytes())))
         }
         Wanted::Having(_) => column.is_some_and(|column| !column.is_null(row)),
-        Wanted::OfProcess(_, pid) => {
+        Wanted::OfProcess(_, pid) | Wanted::InRuns(_, pid, _) => {
             column.and_then(|column| column.integer(row)).is_some_and(|id| id & !THREAD_BITS == pid)
         }
     }

@@ -8,6 +8,9 @@ pub(super) const THREAD_BITS: i64 = 0xff_ffff;
 /// The columns of each table.
 pub(super) type Tables = BTreeMap<String, BTreeSet<String>>;
 
+/// Rows of one process that follow each other in SQLite: the first and the last rowid.
+pub(super) type Run = (i64, i64);
+
 /// Which rows of a table are wanted.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted<'a> {
@@ -22,6 +25,8 @@ pub(super) enum Wanted<'a> {
     Having(&'a str),
     /// Those whose number in a column is of a process, perhaps with a thread.
     OfProcess(&'a str, i64),
+    /// The same, in these runs of rows of SQLite.
+    InRuns(&'a str, i64, &'a [Run]),
 }
 
 impl<'a> Wanted<'a> {
@@ -32,7 +37,8 @@ impl<'a> Wanted<'a> {
             Wanted::With(column, _)
             | Wanted::Beginning(column, _)
             | Wanted::Having(column)
-            | Wanted::OfProcess(column, _) => Some(column),
+            | Wanted::OfProcess(column, _)
+            | Wanted::InRuns(column, ..) => Some(column),
         }
     }
 }

@@ -16,6 +16,7 @@ use trace::name_rules::roles::roles_in;
 use trace::rank::{Launches, mark_below_operators};
 use trace::{DeviceRow, OmissionRow, Text};
 
+use crate::memory::share;
 use crate::rocprof::file::{Claimed, read, unread};
 use crate::rocprof::parse::{Parsed, Process, Record, Table, parse};
 use crate::rows::{Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, step};
@@ -24,6 +25,8 @@ use model::{Collective, KernelUse, Kind, NONE, RankData, RankInfo};
 
 /// Memory of a record while it is read, beside its row.
 const RECORD_BYTES: u64 = size_of::<Record>() as u64 + 256;
+/// The share of the memory that names and other statements of a process may take: one of so many parts. Its rows may take the others.
+pub(super) const STATED_SHARE: u64 = 4;
 /// Tables that a message names.
 const MAX_NAMED: usize = 8;
 
@@ -33,8 +36,10 @@ const MAX_NAMED: usize = 8;
 /// [`Error::NoInput`] if its file cannot be read.
 pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) -> Result<RankData, Error> {
     let bytes = read(&claimed.file, max_file_bytes)?;
-    let max_records = usize::try_from(max_rows_bytes / RECORD_BYTES).unwrap_or(usize::MAX);
-    let Parsed { processes, .. } = parse(&bytes, Some(claimed.at), max_records);
+    let stated_bytes = max_rows_bytes / STATED_SHARE;
+    let max_records = usize::try_from((max_rows_bytes - stated_bytes) / RECORD_BYTES).unwrap_or(usize::MAX);
+    let mut room = share(Some(stated_bytes), 1).room_of_file("process", 0);
+    let Parsed { processes, end, is_full, .. } = parse(&bytes, Some(claimed.at), max_records, &mut room);
     let process = processes.into_iter().nth(claimed.at).ok_or_else(|| unread(&claimed.file, "its process is gone"))?;
     let file = Text::from(claimed.file.to_string_lossy());
     let devices = devices(&process);
@@ -50,7 +55,9 @@ pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) 
     for record in &process.records {
         loader.add(record);
     }
-    let omissions = loader.omissions();
+    let mut omissions = loader.omissions();
+    // Other damage is listed when the file is opened.
+    omissions.extend(end.filter(|_| is_full).map(|why| OmissionRow::lost("rest of the file", why).file(file.clone())));
     let Loader { rows, loose, .. } = loader;
     let clock_domain = match &*process.host {
         "" => format!("rocprof/{}", claimed.file.display()),

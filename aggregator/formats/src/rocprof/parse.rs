@@ -13,11 +13,14 @@
 
 use std::collections::BTreeMap;
 
-use kineto::json::{Cursor, Fault, array, integer, object, text};
+use kineto::json::{Cursor, Fault, FaultKind, array, integer, object, take, text};
+use model::Room;
 use rustc_hash::FxHashMap;
 
 /// Processes of one file.
 const MAX_PROCESSES: usize = 1 << 12;
+/// The most memory of an item of a map by numbers or names, without its text. The map may have doubled.
+const NAMED_BYTES: usize = 4 * size_of::<(i64, String)>();
 /// The member that makes a file one of rocprofv3.
 const TOOL: &[u8] = b"rocprofiler-sdk-tool";
 
@@ -165,10 +168,19 @@ pub(super) struct Parsed {
     pub(super) too_many: i64,
     /// The byte at which reading stopped, and why.
     pub(super) end: Option<String>,
+    /// It stopped there because what the processes state has no room.
+    pub(super) is_full: bool,
 }
 
-/// Reads a file. Of the process at `wanted`, at most `max_records` records are kept.
-pub(super) fn parse(bytes: &[u8], wanted: Option<usize>, max_records: usize) -> Parsed {
+/// Whether the records of a process are kept, and how many at most.
+#[derive(Clone, Copy, Debug)]
+struct Keep {
+    is_wanted: bool,
+    max_records: usize,
+}
+
+/// Reads a file. Of the process at `wanted`, at most `max_records` records are kept. What the processes state is taken of `room`.
+pub(super) fn parse(bytes: &[u8], wanted: Option<usize>, max_records: usize, room: &mut Room) -> Parsed {
     let mut parsed = Parsed::default();
     let mut cursor = Cursor::new(bytes, 0);
     cursor.space();
@@ -183,35 +195,40 @@ pub(super) fn parse(bytes: &[u8], wanted: Option<usize>, max_records: usize) -> 
                 return cursor.skip();
             }
             parsed.processes.push(Process::default());
-            let max_records = if wanted == Some(at) { max_records } else { 0 };
+            let keep = Keep { is_wanted: wanted == Some(at), max_records };
             let process = &mut parsed.processes[at];
-            object(cursor, |key, cursor| process.member(key, cursor, (wanted == Some(at), max_records)))
+            object(cursor, |key, cursor| process.member(key, cursor, keep, room))
         })
     });
-    parsed.end = read.err().map(|fault| fault.to_string());
+    if let Err(fault) = read {
+        parsed.is_full = fault.what == FaultKind::Full;
+        parsed.end =
+            Some(if parsed.is_full { format!("byte {}: {}", fault.at, room.full()) } else { fault.to_string() });
+    }
     parsed
 }
 
 impl Process {
-    fn member(&mut self, key: &[u8], cursor: &mut Cursor<'_>, keep: (bool, usize)) -> Result<(), Fault> {
+    fn member(&mut self, key: &[u8], cursor: &mut Cursor<'_>, keep: Keep, room: &mut Room) -> Result<(), Fault> {
         match key {
             b"metadata" => object(cursor, |key, cursor| match key {
                 b"pid" => integer(cursor).map(|pid| self.pid = pid.unwrap_or_default()),
                 b"node" => object(cursor, |key, cursor| match key {
-                    b"hostname" => text(cursor).map(|host| self.host = host),
+                    b"hostname" => kept(cursor, room, 0).map(|host| self.host = host),
                     _ => cursor.skip(),
                 }),
                 _ => cursor.skip(),
             }),
-            b"agents" => array(cursor, |cursor| self.agent(cursor)),
-            b"kernel_symbols" => array(cursor, |cursor| self.kernel(cursor)),
-            b"strings" => object(cursor, |key, cursor| self.strings(key, cursor)),
-            b"buffer_records" => object(cursor, |key, cursor| self.table(key, cursor, keep)),
+            b"agents" => array(cursor, |cursor| self.agent(cursor, room)),
+            b"kernel_symbols" => array(cursor, |cursor| self.kernel(cursor, room)),
+            b"strings" => object(cursor, |key, cursor| self.strings(key, cursor, room)),
+            b"buffer_records" => object(cursor, |key, cursor| self.table(key, cursor, keep, room)),
             _ => cursor.skip(),
         }
     }
 
-    fn agent(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Fault> {
+    fn agent(&mut self, cursor: &mut Cursor<'_>, room: &mut Room) -> Result<(), Fault> {
+        take(cursor, room, 2 * size_of::<Agent>())?;
         let mut agent = Agent::default();
         object(cursor, |key, cursor| {
             match key {
@@ -227,13 +244,13 @@ impl Process {
         Ok(())
     }
 
-    fn kernel(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Fault> {
+    fn kernel(&mut self, cursor: &mut Cursor<'_>, room: &mut Room) -> Result<(), Fault> {
         let (mut id, mut name, mut formatted) = (None, String::new(), String::new());
         object(cursor, |key, cursor| {
             match key {
                 b"kernel_id" => id = integer(cursor)?,
-                b"kernel_name" => name = text(cursor)?,
-                b"formatted_kernel_name" => formatted = text(cursor)?,
+                b"kernel_name" => name = kept(cursor, room, NAMED_BYTES)?,
+                b"formatted_kernel_name" => formatted = kept(cursor, room, NAMED_BYTES)?,
                 _ => return cursor.skip(),
             }
             Ok(())
@@ -243,12 +260,15 @@ impl Process {
         Ok(())
     }
 
-    fn strings(&mut self, key: &[u8], cursor: &mut Cursor<'_>) -> Result<(), Fault> {
+    fn strings(&mut self, key: &[u8], cursor: &mut Cursor<'_>, room: &mut Room) -> Result<(), Fault> {
         match key {
             b"buffer_records" => array(cursor, |cursor| {
                 let mut operations = Vec::new();
+                take(cursor, room, 4 * size_of::<Vec<String>>())?;
                 object(cursor, |key, cursor| match key {
-                    b"operations" => array(cursor, |cursor| text(cursor).map(|name| operations.push(name))),
+                    b"operations" => array(cursor, |cursor| {
+                        kept(cursor, room, 2 * size_of::<String>()).map(|name| operations.push(name))
+                    }),
                     _ => cursor.skip(),
                 })?;
                 self.operations.push(operations);
@@ -259,7 +279,7 @@ impl Process {
                 object(cursor, |key, cursor| {
                     match key {
                         b"key" => id = integer(cursor)?,
-                        b"value" => value = text(cursor)?,
+                        b"value" => value = kept(cursor, room, NAMED_BYTES)?,
                         _ => return cursor.skip(),
                     }
                     Ok(())
@@ -271,17 +291,20 @@ impl Process {
         }
     }
 
-    fn table(&mut self, key: &[u8], cursor: &mut Cursor<'_>, (is_wanted, max): (bool, usize)) -> Result<(), Fault> {
+    fn table(&mut self, key: &[u8], cursor: &mut Cursor<'_>, keep: Keep, room: &mut Room) -> Result<(), Fault> {
         let table = Table::of(key);
         let is_of_device = matches!(table, Some(Table::Kernels | Table::Copies));
+        if table.is_none() {
+            take(cursor, room, NAMED_BYTES + key.len())?;
+        }
         array(cursor, |cursor| {
             self.device_records += i64::from(is_of_device);
             match table {
-                Some(table) if is_wanted && self.records.len() < max => {
+                Some(table) if keep.is_wanted && self.records.len() < keep.max_records => {
                     self.records.push(Record::read(table, cursor)?);
                 }
                 Some(_) => {
-                    self.too_many += i64::from(is_wanted);
+                    self.too_many += i64::from(keep.is_wanted);
                     cursor.skip()?;
                 }
                 None => {
@@ -292,6 +315,13 @@ impl Process {
             Ok(())
         })
     }
+}
+
+/// A text that is kept, at a place of so many bytes.
+fn kept(cursor: &mut Cursor<'_>, room: &mut Room, place_bytes: usize) -> Result<String, Fault> {
+    let text = text(cursor)?;
+    take(cursor, room, place_bytes + text.len())?;
+    Ok(text)
 }
 
 /// The number of one member of an object.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use trace::place;
 use trace::{OmissionRow, Text, lock};
 
-use crate::xplane::space::{Plane, Space, count_events, lines, plane_name};
+use crate::xplane::space::{MAX_PARTS, Plane, Space, count_events, lines, plane_name};
 use crate::xplane::stats::Key;
 use model::Error;
 use model::protobuf::read::Message;
@@ -102,6 +102,10 @@ impl Profile {
         }
         if let Some(damage) = space.end {
             remarks.push(OmissionRow::lost("rest of the file", format!("it is damaged: {damage}")));
+        }
+        if space.too_many > 0 {
+            let why = format!("a profile is read up to {MAX_PARTS} planes, errors, warnings and hosts each");
+            remarks.push(OmissionRow::lost("parts of the file", why).amount(space.too_many));
         }
         let mut profile = Self {
             path: path.into(),

@@ -16,6 +16,9 @@ use rustc_hash::FxHashMap;
 use crate::xplane::stats::{Facts, Key, Keys, Stat};
 use model::protobuf::read::{Damage, Fields, Message};
 
+/// Planes, errors, warnings and hosts that are read of a profile. An empty one has two bytes, and takes twelve times as much of memory.
+pub(super) const MAX_PARTS: usize = 1 << 16;
+
 /// What could not be read: how often, and the first place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
@@ -42,6 +45,8 @@ pub(super) struct Space<'a> {
     pub(super) errors: Vec<&'a [u8]>,
     pub(super) warnings: Vec<&'a [u8]>,
     pub(super) hosts: Vec<&'a [u8]>,
+    /// Parts beyond [`MAX_PARTS`] of their kind.
+    pub(super) too_many: i64,
     /// Where the file cannot be read further.
     pub(super) end: Option<Damage>,
 }
@@ -57,12 +62,23 @@ impl<'a> Space<'a> {
     fn read(&mut self, bytes: &'a [u8]) -> Result<(), Damage> {
         for field in Message::of(bytes).fields() {
             let field = field?;
-            match field.number {
-                1 => self.planes.push(field.message()?),
-                2 => self.errors.push(field.bytes()?),
-                3 => self.warnings.push(field.bytes()?),
-                4 => self.hosts.push(field.bytes()?),
-                _ => {}
+            let texts = match field.number {
+                1 if self.planes.len() < MAX_PARTS => {
+                    self.planes.push(field.message()?);
+                    continue;
+                }
+                1 => {
+                    self.too_many += 1;
+                    continue;
+                }
+                2 => &mut self.errors,
+                3 => &mut self.warnings,
+                4 => &mut self.hosts,
+                _ => continue,
+            };
+            match texts.len() < MAX_PARTS {
+                true => texts.push(field.bytes()?),
+                false => self.too_many += 1,
             }
         }
         Ok(())

@@ -142,6 +142,12 @@ fn said_of(ranks: &[i32], evidence: &Evidence) -> String {
     text.push_str(&match (evidence.fault, one) {
         (Fault::Host, true) => format!("its program has not called {called}"),
         (Fault::Host, false) => format!("their programs have not called {called}"),
+        (Fault::Order, true) => {
+            format!("its program called another operation before {called}, which the others called first")
+        }
+        (Fault::Order, false) => {
+            format!("their programs called another operation before {called}, which the others called first")
+        }
         (Fault::Device, true) => format!("its device does not end {called}"),
         (Fault::Device, false) => format!("their devices do not end {called}"),
         (Fault::NotRead, true) => format!("it has no dump or rows, and others wait for it in {called}"),
@@ -201,6 +207,7 @@ fn said_of_wait(wait: &Wait) -> String {
         "not_called" => "",
         "not_read" => ", which is unknown",
         "device_stuck" => ", whose device is stuck",
+        "not_known" => ", unless that side was posted, which the rings have lost,",
         _ => ", which is busy with an earlier operation",
     };
     let verb = if wait.waiting.len() == 1 { "waits" } else { "wait" };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -9,9 +10,14 @@ use arrow_array::types::{ArrowDictionaryKeyType, Float32Type, Float64Type, Int8T
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use trace::read_columns;
+use trace::{place, read_columns};
 
-use model::Error;
+use model::{Error, Room};
+
+/// The most memory of a row: its columns, whose lists may have doubled; its operation, key and place; and the replay of them.
+const ROW_BYTES: usize = 512;
+/// The longest description of a job.
+const MAX_META_BYTES: u64 = 1 << 20;
 
 /// The sizes of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,7 +35,12 @@ pub struct JobMeta {
 impl JobMeta {
     /// Reads lines of the form `name: value`. Sizes that are not given are 1.
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
+        let mut text = String::new();
+        let read = place::open(path).and_then(|file| file.take(MAX_META_BYTES + 1).read_to_string(&mut text));
+        if read.map_err(|source| Error::Io { path: path.into(), source })? as u64 > MAX_META_BYTES {
+            let why = format!("it has more than {MAX_META_BYTES} bytes, so it is no description of a job");
+            return Err(Error::NoInput { path: path.into(), why });
+        }
         Self::parse(&text).map_err(|why| Error::NoInput { path: path.into(), why })
     }
 
@@ -184,8 +195,8 @@ impl Operations {
         if self.single { f64::from(seconds as f32) } else { seconds }
     }
 
-    pub(super) fn read(path: &Path, meta: &JobMeta) -> Result<Self, Error> {
-        let columns = Columns::read(path)?;
+    pub(super) fn read(path: &Path, meta: &JobMeta, room: Room) -> Result<Self, Error> {
+        let columns = Columns::read(path, room)?;
         Self::of(&columns, meta).map_err(|why| Error::NoInput { path: path.into(), why })
     }
 
@@ -294,12 +305,12 @@ impl Columns {
         OpKey { stage, optype: self.optype[row], seq }
     }
 
-    fn read(path: &Path) -> Result<Self, Error> {
+    fn read(path: &Path, mut room: Room) -> Result<Self, Error> {
         let mut columns = Self { single: true, ..Self::default() };
         let mut wrong = None;
         let wanted: Vec<&str> = INTEGERS.into_iter().chain(["optype", "start_ts", "duration"]).collect();
         read_columns(path, &wanted, |batch| {
-            wrong = columns.add(batch).err();
+            wrong = room.take(batch.num_rows() * ROW_BYTES).and_then(|()| columns.add(batch)).err();
             wrong.is_none()
         })?;
         if let Some(why) = wrong {

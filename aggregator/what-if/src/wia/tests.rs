@@ -31,7 +31,7 @@ fn compare(theirs: &Value, ours: &Value, path: &str, count: &mut usize, wrong: &
 fn as_published(name: &str, numbers: usize) {
     let folder = real_traces().join("straggler");
     let trace = folder.join(format!("trace-{name}.parquet"));
-    let slowdown = analyze(&trace, &folder.join(format!("meta-{name}.yaml"))).unwrap();
+    let slowdown = analyze(&trace, &folder.join(format!("meta-{name}.yaml")), Room::unlimited()).unwrap();
     assert!(slowdown.replay_error.abs() < 1e-6, "{}", slowdown.replay_error);
     let ours = serde_json::to_value(&slowdown).unwrap();
     let (mut count, mut wrong) = (0, Vec::new());

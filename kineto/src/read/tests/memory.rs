@@ -4,12 +4,13 @@ use fixtures::small_trace::gzip;
 use trace::MAX_TEXT_BYTES;
 
 use crate::bytes::input::Input;
+use crate::bytes::memory::{MemoryShare, Room};
 use crate::bytes::value::MAX_KEPT_BYTES;
-use crate::columns::stream::{Room, Streamed, read_stream};
+use crate::columns::stream::{Streamed, read_stream};
 use crate::columns::wanted_args::Wanted;
 use crate::read::load::load_wanted;
 use crate::read::tests::{file_of, rank_from_text};
-use crate::read::{MemoryShare, TraceFile, load_windows};
+use crate::read::{TraceFile, load_windows};
 
 const HEAD: &str = r#"{"traceEvents": [{"ph":"X","cat":"cpu_op","name":"first","ts":0,"dur":1}"#;
 

@@ -325,6 +325,63 @@ fn hosts_follow_their_devices_without_other_evidence() {
     }
 }
 
+/// Ranks on hosts of their own that meet every 20 ms; the times of a rank are those of `show`.
+fn meeting(dice: &mut Dice, rounds: i64, ranks: usize, show: impl Fn(usize, i64) -> i64) -> Vec<TestRank> {
+    let mut made: Vec<TestRank> = (0..ranks as i32).map(|rank| TestRank { rank, ..TestRank::default() }).collect();
+    for round in 0..rounds {
+        let t = round * 20_000_000;
+        let arrivals: Vec<i64> = (0..ranks).map(|_| t + dice.exponential(1e5) as i64).collect();
+        let left_ns = arrivals.iter().max().unwrap() + 15_000;
+        for (rank, arrival) in arrivals.into_iter().enumerate() {
+            let left_ns = left_ns + dice.exponential(2e3) as i64;
+            let row = collective(rank as i32, "allreduce", show(rank, arrival), show(rank, left_ns));
+            made[rank].rows.push(CollectiveRow { seq: Some(round), ..row });
+        }
+    }
+    made
+}
+
+/// Invariant (clocks): The stated error of a host clock that only devices measure includes the driver's conversion of their times.
+#[test]
+fn errors_of_hosts_that_only_devices_measure_hold_the_conversion() {
+    let (mut fits, mut covered) = (0, 0);
+    for seed in 1..=90 {
+        let mut dice = Dice::new(seed);
+        let shifts: Vec<i64> = (0..6).map(|_| dice.between(-S, S)).collect();
+        let converted: Vec<i64> = (0..6).map(|_| dice.between(-50_000, 50_000)).collect();
+        let mut ranks = meeting(&mut dice, 100, 6, |rank, t| t + shifts[rank] + converted[rank]);
+        ranks.iter_mut().flat_map(|rank| &mut rank.rows).for_each(|row| row.timing_source = "cupti".into());
+        let clocks = clocks_of(&ranks);
+        for (rank, shift) in shifts.iter().enumerate().skip(1) {
+            let off = (clocks.global(rank as i32, false, S + shift) - S - shifts[0]).abs();
+            fits += 1;
+            covered += i32::from(off <= clocks.row(rank as i32, false).unwrap().error_ns.unwrap());
+        }
+    }
+    assert!(fits >= 400 && covered * 100 >= fits * 93, "{covered} of {fits}");
+}
+
+/// Invariant (clocks): A clock that NTP slews by up to 500 ppm is within its bound, or has none.
+#[test]
+fn a_clock_that_is_slewed_keeps_its_bound_or_loses_it() {
+    for seed in 1..=60 {
+        let mut dice = Dice::new(seed);
+        let (from, length) = (dice.between(0, 8 * S), dice.between(S / 50, 8 * S));
+        let slew = [-500e-6, -100e-6, 100e-6, 500e-6][dice.between(0, 4) as usize % 4];
+        let show = |rank: usize, t: i64| match rank {
+            1 => t + (slew * (t - from).clamp(0, length) as f64).round() as i64,
+            _ => t,
+        };
+        let clocks = clocks_of(&meeting(&mut dice, 500, 4, show));
+        let Some(bound) = clocks.row(1, false).unwrap().bound_ns else { continue };
+        for at in 0..=100 {
+            let t = at * S / 10;
+            let off = (clocks.global(1, false, show(1, t)) - t).abs();
+            assert!(off <= bound, "seed {seed}: {off} of {bound} at {t}: {slew} from {from} for {length}");
+        }
+    }
+}
+
 /// Invariant (clocks): A chosen clock method is used or refused, and never replaced.
 ///
 /// The chosen evidence is used, or none is.

@@ -60,7 +60,15 @@ pub fn picture(hang: &Hang) -> Result<Option<String>, Error> {
         groups,
         more,
     };
-    Ok(Some(picture.render().map_err(|error| Error::Output(std::io::Error::other(error)))?))
+    let drawn = picture.render().map_err(|error| Error::Output(std::io::Error::other(error)))?;
+    Ok(Some(well_formed(&drawn)))
+}
+
+/// Replaces the characters that XML has no way to write. XML 1.0, production 2.
+fn well_formed(drawn: &str) -> String {
+    let is_of_xml =
+        |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    drawn.chars().map(|c| if is_of_xml(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 /// The groups from top to bottom, each below the one that it waits for.
@@ -99,6 +107,7 @@ impl<'a> Layout<'a> {
         let is_stuck = |rank: &i32| hang.device_stuck.binary_search(rank).is_ok();
         let (class, why) = match evidence.map(|evidence| evidence.fault) {
             Some(Fault::Host) => ("host", "did not call what the others wait in"),
+            Some(Fault::Order) => ("host", "called operations in another order than the others"),
             Some(Fault::Device) => ("device", "called it, and the device does not end it"),
             Some(Fault::NotRead) => ("unread", "no dump and no last rows"),
             None if wait.late.iter().any(is_stuck) => ("device", "called it, and the device does not end it"),
@@ -142,4 +151,18 @@ fn shortened(text: String) -> String {
         return text;
     }
     text.chars().take(MAX_CHARS - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant (output): A picture is well-formed, whatever the names of the trace.
+    #[test]
+    fn names_with_control_characters_leave_a_well_formed_picture() {
+        assert_eq!(
+            well_formed("<text>a\u{1b}[31m\u{0}\u{ffff}\tb\u{202e}</text>"),
+            "<text>a\u{fffd}[31m\u{fffd}\u{fffd}\tb\u{202e}</text>"
+        );
+    }
 }
