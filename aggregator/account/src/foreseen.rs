@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use model::stats::student_quantile;
 use rustc_hash::FxHashMap;
 
-use crate::places::Places;
+use crate::places::{Places, Slot};
 use crate::scaled::{Scaled, inner};
 
 /// From so many inner steps on, halves are compared.
@@ -66,21 +66,24 @@ impl Foreseen {
 /// The lengths of all spans; in some of the steps, each unit takes as long at each place as in another step.
 fn like_next(run: &Scaled, places: &Places, steps: &BTreeMap<i32, usize>, next: &BTreeMap<usize, usize>) -> Vec<i64> {
     let mut spans_ns = run.graph.recorded_ns();
-    let mut sums_ns: FxHashMap<(u32, usize, u32), i64> = FxHashMap::default();
-    let place_of = |(slot, unit): (u32, u32)| {
-        let slot = places.slots.get(slot as usize)?;
-        Some((slot.place, *steps.get(&slot.step)?, unit))
-    };
-    for (span, ns) in places.of_span.iter().zip(&spans_ns) {
-        if let Some(place) = place_of(*span) {
-            *sums_ns.entry(place).or_default() += ns;
+    let mut sums_ns = vec![0; places.units];
+    for ((slot, unit), ns) in places.of_span.iter().zip(&spans_ns) {
+        if let Some(slot) = places.slots.get(*slot as usize) {
+            sums_ns[slot.first + *unit as usize] += ns;
         }
     }
-    for (span, ns) in places.of_span.iter().zip(&mut spans_ns) {
-        let Some((place, step, unit)) = place_of(*span) else { continue };
-        let other = next.get(&step).and_then(|next| sums_ns.get(&(place, *next, unit)));
-        if let (Some(other_ns), Some(own_ns)) = (other, sums_ns.get(&(place, step, unit)).filter(|ns| **ns > 0)) {
-            *ns = (*ns as f64 * *other_ns as f64 / *own_ns as f64).round() as i64;
+    let step_of = |slot: &Slot| steps.get(&slot.step).copied();
+    let at_place = |slot: &Slot| step_of(slot).map(|step| ((slot.place, step), slot.first));
+    let firsts: FxHashMap<(u32, usize), usize> = places.slots.iter().filter_map(at_place).collect();
+    let other_of = |slot: &Slot| firsts.get(&(slot.place, *next.get(&step_of(slot)?)?)).copied();
+    let others: Vec<Option<usize>> = places.slots.iter().map(other_of).collect();
+    for ((at, unit), ns) in places.of_span.iter().zip(&mut spans_ns) {
+        let (at, unit) = (*at as usize, *unit as usize);
+        if let Some(other) = others.get(at).copied().flatten()
+            && let own_ns = sums_ns[places.slots[at].first + unit]
+            && own_ns > 0
+        {
+            *ns = (*ns as f64 * sums_ns[other + unit] as f64 / own_ns as f64).round() as i64;
         }
     }
     spans_ns

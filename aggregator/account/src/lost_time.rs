@@ -14,6 +14,7 @@
 //! A part is a difference of two replays, so it may be negative. The parts of a step sum to its length, to the ns.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use measure::graph::Condensed;
 use measure::own_time::OwnTime;
@@ -179,18 +180,24 @@ impl Accounted {
     }
 
     /// `is_shown` says of each rank whether one range of its host shows in every step that it is late. In fewer than `min_steps` steps,
-    /// nothing else is certain.
+    /// nothing else is certain. The graphs of the ranks are dropped as soon as the graph of the run holds their work: together they
+    /// take most of the memory of a job of many ranks.
     pub(crate) fn of(
+        ranks: Option<Vec<Arc<Condensed>>>,
         parts: &[&OwnTime],
         join: &Join,
         clocks: (ToGlobal<'_>, ClockError<'_>),
         (is_shown, min_steps): (&[bool], usize),
     ) -> Result<Self, Unaccounted> {
-        let ranks: Option<Vec<&Condensed>> = parts.iter().map(|part| part.graph.as_deref()).collect();
         let is_joined = join.instances.iter().any(|instance| instance.arrivals.len() > 1);
         let ranks = ranks.filter(|_| is_joined).ok_or(Unaccounted::NotJoined)?;
-        let run = Scaled::of(&ranks, parts, join, clocks)?;
-        let places = Places::of(&run.graph, join, &ranks);
+        let (run, places) = {
+            let of_ranks: Vec<&Condensed> = ranks.iter().map(|rank| &**rank).collect();
+            let run = Scaled::of(&of_ranks, parts, join, clocks)?;
+            let places = Places::of(&run.graph, join, &of_ranks);
+            (run, places)
+        };
+        drop(ranks);
         let lengths = Lengths::of(&run.graph, &places);
         let lost_time = lost_time(&run, &lengths, &places, (join, is_shown, min_steps));
         Ok(Self { run, lengths, lost_time })
@@ -207,7 +214,7 @@ fn lost_time(
     let steps: BTreeMap<i32, usize> = run.steps.iter().copied().zip(0..).collect();
     let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
     let steps_ns: i64 = recorded_ns.iter().sum();
-    let alone = Alone::of(run, lengths, ranks);
+    let alone = Alone::of(run, lengths, ranks, steps_ns);
     let save_most = alone.save_most(steps_ns);
     let is_shown: Vec<bool> = (0..ranks).map(|rank| is_shown[rank] || save_most.contains(&rank)).collect();
     let found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns), &is_shown).lines();
@@ -330,7 +337,7 @@ struct Alone {
 }
 
 impl Alone {
-    fn of(run: &Scaled, lengths: &Lengths, ranks: usize) -> Self {
+    fn of(run: &Scaled, lengths: &Lengths, ranks: usize, steps_ns: i64) -> Self {
         let mut above_ns = vec![0_i64; ranks];
         let spans = || run.graph.spans.iter().zip(&lengths.recorded_ns).zip(&lengths.typical_ns);
         let is_own = |span: &Span| matches!(span.kind, SpanKind::Host | SpanKind::Device | SpanKind::Late);
@@ -339,8 +346,8 @@ impl Alone {
                 *above_ns += recorded_ns - typical_ns;
             }
         }
-        // A rank saves no more than it is above what is typical.
-        let least_ns = (LEAST_ALONE * run.graph.end_ns as f64).round().max(1.0) as i64;
+        // A rank saves no more than it is above what is typical. Of a recording, only the steps count: a run may begin long before them.
+        let least_ns = (LEAST_ALONE * steps_ns as f64).round().max(1.0) as i64;
         let mut most: Vec<usize> = (0..ranks).filter(|rank| above_ns[*rank] >= least_ns).collect();
         most.sort_by_key(|rank| (std::cmp::Reverse(above_ns[*rank]), *rank));
         most.truncate(MOST_ALONE);

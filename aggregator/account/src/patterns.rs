@@ -44,6 +44,8 @@ const CUT_STEPS: usize = 4;
 const DRIFT_STEPS: usize = 6;
 /// So many single steps may stand out on different units, if each takes longer than a usual step.
 const FEW_EVENTS: usize = 3;
+/// Running sums of squares of a series are off by less than this part of the whole sum.
+const ROUNDING: f64 = 1e-9;
 
 /// When a unit stands out.
 #[derive(Clone, Debug, PartialEq)]
@@ -202,7 +204,7 @@ fn shown(series: &Series<'_>, usual: &[f64], found: &mut Vec<Outstanding>) {
     };
     for unit in (0..usual.len()).filter(|unit| series.is_shown[*unit]) {
         if usual[unit] * steps as f64 >= series.least_ns && !has_level(unit, found) {
-            let taken = |step: &usize| found.iter().any(|of| of.unit == unit && of.steps.contains(step));
+            let taken = |step: &usize| found.iter().any(|of| of.unit == unit && of.steps.binary_search(step).is_ok());
             let at = (0..steps).filter(|step| !taken(step)).collect();
             found.push(Outstanding { unit, pattern: Pattern::Every, steps: at, is_certain: true });
         }
@@ -255,7 +257,8 @@ fn levels(series: &Series<'_>, above: &[Vec<f64>], found: &mut Vec<Outstanding>)
             if (from, to) != (0, steps) && pattern == Pattern::Every {
                 (pattern, span) = (if to == steps { Pattern::Begins(from) } else { Pattern::Ends(to) }, (from, to));
             }
-            let taken = |step: &usize| found.iter().any(|other| other.unit == unit && other.steps.contains(step));
+            let taken =
+                |step: &usize| found.iter().any(|other| other.unit == unit && other.steps.binary_search(step).is_ok());
             let at: Vec<usize> = (span.0..span.1).filter(|step| !taken(step)).collect();
             let is_certain = to - from >= LEAST_STEPS || certain.contains(&unit);
             found.push(Outstanding { unit, pattern, steps: at, is_certain });
@@ -353,9 +356,9 @@ fn shape(of: &[f64], noise_ns: f64) -> (Pattern, (usize, usize)) {
         return every;
     }
     let least = (0.05 * noise_ns).powi(2) + 1e-9;
+    let cost_of = |mean: f64, parameters: f64| n as f64 * mean.max(least).ln() + parameters * 1.5 * (n as f64).ln();
     let cost = |residual: &dyn Fn(usize) -> f64, parameters: f64| {
-        let mean = (0..n).map(|t| residual(t).powi(2)).sum::<f64>() / n as f64;
-        n as f64 * mean.max(least).ln() + parameters * 1.5 * (n as f64).ln()
+        cost_of((0..n).map(|t| residual(t).powi(2)).sum::<f64>() / n as f64, parameters)
     };
     let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len().max(1) as f64;
     let all = mean(of);
@@ -367,8 +370,9 @@ fn shape(of: &[f64], noise_ns: f64) -> (Pattern, (usize, usize)) {
         }
     };
     let (slope, at_zero) = line(of, |t| t as f64);
-    offer(cost(&|t| of[t] - slope * t as f64 - at_zero, 1.0), (Pattern::Ramp(0), (0, n)));
-    for k in 3..n - 2 {
+    let ramp = cost(&|t| of[t] - slope * t as f64 - at_zero, 1.0);
+    offer(ramp, (Pattern::Ramp(0), (0, n)));
+    for k in steps_that_may_fit(of, ramp.min(level - 10.0), |mean| cost_of(mean, 2.0)) {
         let (low, high) = (mean(&of[..k]), mean(&of[k..]));
         let fit = cost(&|t| of[t] - if t < k { low } else { high }, 2.0);
         let (inside, outside) = if high > low { (high, low) } else { (low, high) };
@@ -399,6 +403,27 @@ fn shape(of: &[f64], noise_ns: f64) -> (Pattern, (usize, usize)) {
         );
     }
     best.1
+}
+
+/// The places at which a step of the level may fit a series best, and not worse than `most`. Running sums tell which can not, because the
+/// exact sums of all places take the square of the length. `cost` is that of a mean square.
+fn steps_that_may_fit(of: &[f64], mut most: f64, cost: impl Fn(f64) -> f64) -> Vec<usize> {
+    let n = of.len();
+    let middle = of.iter().sum::<f64>() / n as f64;
+    let centered = || of.iter().map(|x| x - middle);
+    let (all, squares) = centered().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+    let error = ROUNDING * squares;
+    let mean = |squares: f64| squares.max(0.0) / n as f64;
+    let (mut before, mut found) = (0.0, Vec::new());
+    for (k, x) in centered().enumerate().take(n - 2) {
+        if k >= 3 {
+            let around = squares - before * before / k as f64 - (all - before).powi(2) / (n - k) as f64;
+            most = most.min(cost(mean(around + error)));
+            found.push((cost(mean(around - error)), k));
+        }
+        before += x;
+    }
+    found.into_iter().filter(|(least, _)| *least <= most).map(|(_, k)| k).collect()
 }
 
 /// Slope and value at 0 of the line through a series over x, by least squares.
@@ -438,6 +463,29 @@ mod tests {
             least_ns: 0.01 * STEP_NS * more_ns.len() as f64,
         };
         outstanding(&series).into_iter().map(|of| (of.unit, of.pattern, of.steps)).collect()
+    }
+
+    #[test]
+    fn places_that_cannot_fit_best_are_left_out_and_no_other() {
+        let mut random = trace::random::SplitMix64(7);
+        for case in 0..200 {
+            let (n, at, above) = (20 + case, 5 + case / 2, [0.0, 1.0, 30.0][case % 3]);
+            let noise = if case % 5 == 0 { 0.0 } else { 1.0 };
+            let mut next = || 1e6 + noise * (random.next_u64() % 1000) as f64 / 100.0;
+            let of: Vec<f64> = (0..n).map(|t| next() + if t < at { 0.0 } else { above }).collect();
+            let squares = |of: &[f64]| {
+                let mean = of.iter().sum::<f64>() / of.len() as f64;
+                of.iter().map(|x| (x - mean).powi(2)).sum::<f64>()
+            };
+            let exact = |k: usize| (squares(&of[..k]) + squares(&of[k..])) / n as f64;
+            let best = (3..n - 2).map(exact).fold(f64::INFINITY, f64::min);
+            let all: Vec<usize> = (3..n - 2).filter(|k| exact(*k) <= best).collect();
+            let found = steps_that_may_fit(&of, f64::INFINITY, |mean| mean);
+            assert!(all.iter().all(|k| found.contains(k)), "{all:?} of {found:?} in case {case}");
+            let few = noise > 0.0 || above > 0.0;
+            assert!(!few || found.len() < 4, "{found:?} in case {case}");
+            assert!(steps_that_may_fit(&of, best - 1.0, |mean| mean).is_empty());
+        }
     }
 
     #[test]

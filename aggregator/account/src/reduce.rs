@@ -1,6 +1,6 @@
 //! The reduction: combines the parts of all ranks into verdicts, waits and charges.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use trace::JobPathRow;
@@ -145,18 +145,18 @@ impl Followed {
             Measured { parts: &parts, join, excess, ranges: &ranges, per_step, waited_steps }.cases(thresholds)
         };
         let is_shown = have_distinct_ranges(&cases, thresholds);
-        let account = |own_time: &[OwnTime]| {
+        let account = |own_time: &mut [OwnTime]| {
+            let graphs: BTreeMap<i32, Option<Arc<Condensed>>> =
+                own_time.iter_mut().map(|own_time| (own_time.rank, own_time.graph.take())).collect();
             let (parts, clocks) = (by_rank(own_time), (to_global, clock_error_ns));
-            Accounted::of(&parts, &join, clocks, (&is_shown, thresholds.min_steps))
+            Accounted::of(graphs.into_values().collect(), &parts, &join, clocks, (&is_shown, thresholds.min_steps))
         };
         let mut accounted = account(own_time);
-        own_time.iter_mut().for_each(|own_time| own_time.graph = None);
         if accounted.as_ref().is_ok_and(Accounted::may_miss_a_rank) {
             follow_collectives(own_time, thresholds.max_queue_gap_ns);
             let stands_out = |rank: usize| cases[rank].stands_out(thresholds) || is_shown[rank];
             let of_collectives = account(own_time).ok().filter(|account| account.names_only(stands_out));
             accounted = of_collectives.map_or(accounted, Ok);
-            own_time.iter_mut().for_each(|own_time| own_time.graph = None);
         }
         if on_paths.is_some() {
             forget_stretches(own_time);

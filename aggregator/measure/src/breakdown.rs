@@ -31,7 +31,7 @@ use crate::lost_launches::LostLaunches;
 
 use self::activity::Split;
 pub(crate) use self::activity::{Activity, Parts, overhead};
-use self::exposed::exposed_communication;
+use self::exposed::{Calls, exposed_communication};
 
 /// The breakdown of a rank, and the sets that other tables need for their own windows.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +61,7 @@ pub(crate) fn breakdown(data: &RankData, lost: &LostLaunches, scope: &Scope) -> 
     let host = host_windows(&data.outline.steps);
     let ends = DeviceEnds::of(&data.events);
     let recorder = Windows::of(&data.outline.steps);
+    let calls = Calls::of(data);
     let mut found = Breakdown { in_steps: scope.steps.as_ref().map(|_| Vec::new()), ..Breakdown::default() };
     for mut activity in Activity::of(data, lost) {
         if let Some(time) = &scope.time {
@@ -75,7 +76,7 @@ pub(crate) fn breakdown(data: &RankData, lost: &LostLaunches, scope: &Scope) -> 
         let within = scope.within(&windows);
         let parts = Parts::new(&activity);
         let rows = device_rows((rank, activity.device), &windows, &recorder, &parts, within.as_ref());
-        found.exposed.extend(exposed_communication(data, &parts, (&rows, &windows), within.as_ref()));
+        found.exposed.extend(exposed_communication(&calls, &parts, (&rows, &windows), within.as_ref()));
         found.rows.extend(rows);
         if let (Some(in_steps), Some(within)) = (&mut found.in_steps, &within) {
             let chosen = activity.clipped(within);

@@ -50,7 +50,8 @@ fn accounted_by(shape: Shape, has_rows: bool) -> Accounted {
     let parts = by_rank(&own_time);
     let one_clock = |_: i32, _: bool, ns: i64| ns;
     let join = Join::of(&parts, instances, &one_clock);
-    Accounted::of(&parts, &join, (&one_clock, &|_, _| Some(0)), (&vec![false; parts.len()], 3)).unwrap()
+    let graphs = parts.iter().map(|part| part.graph.clone()).collect();
+    Accounted::of(graphs, &parts, &join, (&one_clock, &|_, _| Some(0)), (&vec![false; parts.len()], 3)).unwrap()
 }
 
 fn scaled(shape: Shape) -> Scaled {

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
 use trace::{CommRow, ExposedCommRow, Op, StepBreakdownRow, Text, Word};
 
 use crate::breakdown::Parts;
@@ -29,19 +30,53 @@ struct Piece<'a> {
     window: Interval,
 }
 
+/// The collectives of a rank that ended, with their callers and communicators.
+pub(crate) struct Calls<'a> {
+    callers: Callers,
+    comms: FxHashMap<i64, &'a CommRow>,
+    /// By device, with the begin, the end and the position of each.
+    of_device: BTreeMap<Option<i64>, Vec<(i64, i64, usize)>>,
+    collectives: &'a [Collective],
+}
+
+impl<'a> Calls<'a> {
+    pub(crate) fn of(data: &'a RankData) -> Self {
+        let collectives = &*data.outline.collectives;
+        let mut of_device: BTreeMap<Option<i64>, Vec<(i64, i64, usize)>> = BTreeMap::new();
+        for (at, row) in collectives.iter().enumerate() {
+            let timed = row.start_ns().zip(row.end_ns()).map(|(start, end)| (start, end, at));
+            of_device.entry(row.device_id).or_default().extend(timed);
+        }
+        let comms = data.outline.comms.iter().map(|comm| (comm.comm_id, comm)).collect();
+        Self { callers: Callers::of(data), comms, of_device, collectives }
+    }
+
+    /// The collectives of a device by time. Those that name no device are of each, and all are of the CPU.
+    fn by_time(&self, device: Option<i64>) -> Vec<(i64, i64, usize)> {
+        let mut timed: Vec<(i64, i64, usize)> = match device {
+            Some(_) => [None, device].iter().filter_map(|of| self.of_device.get(of)).flatten().copied().collect(),
+            None => self.of_device.values().flatten().copied().collect(),
+        };
+        timed.sort_unstable();
+        timed
+    }
+}
+
 /// The rows of one device. `breakdown` are its rows, and `windows` its steps.
 pub(crate) fn exposed_communication(
-    data: &RankData,
+    calls: &Calls<'_>,
     parts: &Parts,
     (breakdown, windows): (&[StepBreakdownRow], &[StepWindow]),
     scope: Option<&IntervalSet>,
 ) -> Vec<ExposedCommRow> {
     let Some((rank, device_id)) = breakdown.first().map(|row| (row.rank, row.device_id)) else { return Vec::new() };
-    let pieces = pieces(data, device_id, parts);
-    let comms: BTreeMap<i64, &CommRow> = data.outline.comms.iter().map(|comm| (comm.comm_id, comm)).collect();
+    let pieces = pieces(calls, device_id, parts);
+    let comms = &calls.comms;
+    let of_steps: FxHashMap<Option<i32>, &StepBreakdownRow> =
+        breakdown.iter().rev().map(|row| (row.step, row)).collect();
     let mut rows = Vec::new();
     for step in windows {
-        let Some(all) = breakdown.iter().find(|row| row.step == Some(step.step)) else { continue };
+        let Some(all) = of_steps.get(&Some(step.step)) else { continue };
         let of_step = match scope {
             None => vec![step.window],
             Some(scope) => scope.clip(step.window).intervals().to_vec(),
@@ -113,19 +148,15 @@ fn by_key<'a>(pieces: &[Piece<'a>], windows: &[Interval], parts: &Parts) -> BTre
 }
 
 /// The collectives of a device by time, without what those before cover.
-fn pieces<'a>(data: &'a RankData, device: Option<i64>, parts: &Parts) -> Vec<Piece<'a>> {
-    let on_device = |row: &&Collective| device.is_none() || row.device_id.is_none() || row.device_id == device;
-    let rows = data.outline.collectives.iter().filter(on_device);
-    let mut timed: Vec<(i64, i64, &Collective)> =
-        rows.filter_map(|row| Some((row.start_ns()?, row.end_ns()?, row))).collect();
-    timed.sort_by_key(|(start, end, _)| (*start, *end));
-    let callers = Callers::of(data);
+fn pieces<'a>(calls: &Calls<'a>, device: Option<i64>, parts: &Parts) -> Vec<Piece<'a>> {
+    let timed = calls.by_time(device);
     let (first, mut covered) = (timed.first().map_or(0, |(start, ..)| *start), i64::MIN);
     let mut pieces = Vec::with_capacity(timed.len());
-    for (start, end, collective) in timed {
+    for (start, end, at) in timed {
         let from = start.max(covered);
         if from < end {
-            let (module, is_of_unit) = callers.of_collective(collective).unzip();
+            let collective = &calls.collectives[at];
+            let (module, is_of_unit) = calls.callers.of_collective(collective).unzip();
             let is_gather = collective.op == Op::AllGather && is_of_unit == Some(true) && covered < start;
             let hides_ns = is_gather.then(|| parts.compute.within_ns(Interval::new(covered.max(first), start)));
             pieces.push(Piece { collective, module, hides_ns, window: Interval::new(from, end) });

@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
 use trace::{Op, Word};
 
 use crate::arrivals::Joined;
@@ -157,10 +158,54 @@ pub fn replicas_by_count(instances: &[Joined], most: usize) -> (Vec<Vec<Communic
     divide(groups.into_values().map(of_shape), most)
 }
 
-/// A family, and the ranks of its members.
-struct Family<T> {
-    ranks: BTreeSet<usize>,
-    members: Vec<T>,
+/// The families of one shape, and those that each rank is in.
+struct Families<T> {
+    members: Vec<Vec<T>>,
+    of_rank: FxHashMap<usize, Runs>,
+}
+
+impl<T> Default for Families<T> {
+    fn default() -> Self {
+        Self { members: Vec::new(), of_rank: FxHashMap::default() }
+    }
+}
+
+impl<T> Families<T> {
+    /// The first family, or the next new one, in which none of the ranks is.
+    fn first_without(&self, ranks: &BTreeSet<usize>) -> usize {
+        let mut at = 0;
+        loop {
+            let after = |at, rank| self.of_rank.get(rank).map_or(at, |runs: &Runs| runs.first_outside(at));
+            let next = ranks.iter().fold(at, after);
+            if next == at {
+                return at;
+            }
+            at = next;
+        }
+    }
+}
+
+/// A set of numbers as runs that do not touch: the end of each by its begin. A rank of thousands of communicators is mostly in the first
+/// thousands of families, and these are one run.
+#[derive(Debug, Default)]
+struct Runs(BTreeMap<usize, usize>);
+
+impl Runs {
+    /// The first number from `at` on that is not in the set.
+    fn first_outside(&self, at: usize) -> usize {
+        self.0.range(..=at).next_back().map_or(at, |(_, end)| at.max(*end))
+    }
+
+    /// Adds a number that is not in the set.
+    fn add(&mut self, number: usize) {
+        let end = self.0.remove(&(number + 1)).unwrap_or(number + 1);
+        match self.0.range_mut(..number).next_back() {
+            Some((_, before)) if *before == number => *before = end,
+            _ => {
+                self.0.insert(number, end);
+            }
+        }
+    }
 }
 
 /// Divides communicators into families, at most `most` of one shape. Each communicator has a shape and its ranks, and belongs to the
@@ -170,21 +215,59 @@ fn divide<S: Ord, T>(
     communicators: impl Iterator<Item = (S, BTreeSet<usize>, T)>,
     most: usize,
 ) -> (Vec<Vec<T>>, usize) {
-    let mut by_shape: BTreeMap<S, Vec<Family<T>>> = BTreeMap::new();
+    let mut by_shape: BTreeMap<S, Families<T>> = BTreeMap::new();
     let mut left_out = 0;
     for (shape, ranks, member) in communicators {
         let alike = by_shape.entry(shape).or_default();
-        let at = alike.iter().position(|family| family.ranks.is_disjoint(&ranks)).unwrap_or(alike.len());
+        let at = alike.first_without(&ranks);
         if at == most {
             left_out += 1;
             continue;
         }
-        if at == alike.len() {
-            alike.push(Family { ranks: BTreeSet::new(), members: Vec::new() });
+        if at == alike.members.len() {
+            alike.members.push(Vec::new());
         }
-        alike[at].ranks.extend(ranks);
-        alike[at].members.push(member);
+        alike.members[at].push(member);
+        ranks.into_iter().for_each(|rank| alike.of_rank.entry(rank).or_default().add(at));
     }
-    let all = by_shape.into_values().flatten().map(|family| family.members);
+    let all = by_shape.into_values().flat_map(|alike| alike.members);
     (all.filter(|members| members.len() > 1).collect(), left_out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::random::SplitMix64;
+
+    /// As [`divide`], by looking at all families.
+    fn divided_slowly(comms: &[(u8, BTreeSet<usize>)], most: usize) -> (Vec<Vec<usize>>, usize) {
+        let mut by_shape: BTreeMap<u8, Vec<Vec<usize>>> = BTreeMap::new();
+        let mut left_out = 0;
+        for (number, (shape, ranks)) in comms.iter().enumerate() {
+            let alike = by_shape.entry(*shape).or_default();
+            let is_apart = |family: &Vec<usize>| family.iter().all(|other| comms[*other].1.is_disjoint(ranks));
+            match alike.iter().position(is_apart) {
+                Some(at) => alike[at].push(number),
+                None if alike.len() == most => left_out += 1,
+                None => alike.push(vec![number]),
+            }
+        }
+        (by_shape.into_values().flatten().filter(|family| family.len() > 1).collect(), left_out)
+    }
+
+    #[test]
+    fn each_communicator_is_in_the_first_family_without_its_ranks() {
+        let mut random = SplitMix64(3);
+        let mut below = |limit: u64| random.next_u64() % limit;
+        for case in 0..300 {
+            let mut comm = |_| {
+                let ranks = (0..1 + below(3)).map(|_| below(8) as usize).collect();
+                (below(2) as u8, ranks)
+            };
+            let comms: Vec<(u8, BTreeSet<usize>)> = (0..case % 60).map(&mut comm).collect();
+            let most = [1, 3, usize::MAX][case % 3];
+            let given = comms.iter().enumerate().map(|(number, (shape, ranks))| (*shape, ranks.clone(), number));
+            assert_eq!(divide(given, most), divided_slowly(&comms, most));
+        }
+    }
 }
