@@ -265,3 +265,60 @@ fn only_the_door_to_the_terminal_prints() {
     }
     assert!(checked > 200, "only {checked} files");
 }
+
+/// The text of a key in a line of TOML.
+fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let (_, rest) = line.split_once(&format!("{key} = \""))?;
+    Some(rest.split_once('"')?.0)
+}
+
+/// The exceptions for advisories in a policy of cargo-deny: each id, and the date at which it ends if one is stated.
+fn exceptions(policy: &str) -> Vec<(&str, Option<&str>)> {
+    let lines = policy.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let ids = lines.filter_map(|line| Some((quoted(line, "id").filter(|id| id.starts_with("RUSTSEC-"))?, line)));
+    let date = |line| Some(quoted(line, "reason")?.strip_prefix("until ")?.split_once(':')?.0);
+    ids.map(|(id, line)| (id, date(line))).collect()
+}
+
+/// The exceptions that have no date, or are past it. `today` is as `2027-05-31`.
+fn ended<'a>(policy: &'a str, today: &str) -> Vec<&'a str> {
+    let is_date = |date: &str| date.len() == 10 && date.split('-').all(|part| part.parse::<u32>().is_ok());
+    let stands = |date: Option<&str>| date.is_some_and(|date| is_date(date) && date >= today);
+    exceptions(policy).into_iter().filter(|(_, date)| !stands(*date)).map(|(id, _)| id).collect()
+}
+
+#[test]
+fn exceptions_end_with_their_dates() {
+    let policy = r#"ignore = [
+        { id = "RUSTSEC-2025-0001", reason = "until 2027-05-31: a reason" },
+        { id = "RUSTSEC-2025-0002", reason = "no date" },
+        # { id = "RUSTSEC-2025-0003", reason = "until 2020-01-01: a comment" },
+    ]"#;
+    assert_eq!(ended(policy, "2027-05-31"), ["RUSTSEC-2025-0002"]);
+    assert_eq!(ended(policy, "2027-06-01"), ["RUSTSEC-2025-0001", "RUSTSEC-2025-0002"]);
+}
+
+/// Invariant (code): No exception for an advisory is past its date.
+#[test]
+fn exceptions_for_advisories_have_not_ended() {
+    let policy = fs::read_to_string(workspace_root().join("deny.toml")).unwrap();
+    let date = std::process::Command::new("date").args(["-u", "+%F"]).output().unwrap();
+    let today = String::from_utf8(date.stdout).unwrap();
+    let named = policy.lines().filter(|line| line.contains("\"RUSTSEC-")).count();
+    assert_eq!(exceptions(&policy).len(), named, "each is on a line of its own");
+    assert_eq!(ended(&policy, today.trim()), Vec::<&str>::new(), "mend them, or look again and give them a new date");
+}
+
+/// Invariant (code): Every fuzz target was run, and says for how long.
+#[test]
+fn the_hours_of_every_fuzz_target_are_listed() {
+    let fuzz = workspace_root().join("fuzz");
+    let hours = fs::read_to_string(fuzz.join("hours.tsv")).unwrap();
+    let listed: Vec<&str> = hours.lines().skip(1).filter_map(|line| line.split('\t').nth(2)).collect();
+    let targets = fs::read_dir(fuzz.join("fuzz_targets")).unwrap();
+    let names = targets.map(|target| target.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned());
+    let names: Vec<String> = names.collect();
+    assert!(names.len() > 10, "{names:?}");
+    let missing: Vec<&String> = names.iter().filter(|name| !listed.contains(&name.as_str())).collect();
+    assert_eq!(missing, Vec::<&String>::new(), "tests/fuzz --keep-results SECONDS adds their lines");
+}
