@@ -14,6 +14,8 @@ Invariant (recorder): A stranger neither joins a job nor harms it.
 """
 
 import argparse
+import ctypes
+import encodings.idna  # noqa: F401  The stranger may not read the files of Python, and names of hosts need it.
 import hashlib
 import hmac
 import os
@@ -45,20 +47,25 @@ class As:
         self.child = os.fork()
         if self.child == 0:
             try:
-                if namespace:
-                    os.setns(os.open(f"/run/netns/{namespace}", os.O_RDONLY), os.CLONE_NEWNET)
+                # Python has setns since 3.12.
+                if namespace and ctypes.CDLL(None).setns(os.open(f"/run/netns/{namespace}", os.O_RDONLY), 0) != 0:
+                    raise OSError(f"no namespace {namespace}")
                 os.setgroups([])
                 os.setgid(user)
                 os.setuid(user)
                 work()
-            except (OSError, EOFError) as error:
+            except BaseException as error:
                 print(f"    the stranger: {error!r}", flush=True)
             finally:
                 os._exit(0)
 
     def end(self):
-        os.kill(self.child, 9)
-        os.waitpid(self.child, 0)
+        """Whether it was still at work."""
+        is_at_work = os.waitpid(self.child, os.WNOHANG)[0] == 0
+        if is_at_work:
+            os.kill(self.child, 9)
+            os.waitpid(self.child, 0)
+        return is_at_work
 
 
 class Job:
@@ -227,8 +234,9 @@ def play_with_rankscope(options, loot):
         os.umask(0)
         environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                        "MASTER_PORT": str(PORT), "PATH": os.environ["PATH"], "RANKSCOPE_INJECT_LIB": options.library}
-        subprocess.run([options.rankscope, "exec", "--out", str(loot / "own" / "run"), "--join-timeout", "4", "--", "true"], env=environment,
-                       capture_output=True)
+        command = [options.rankscope, "exec", "--out", str(loot / "own" / "run"), "--join-timeout", "4", "--", "true"]
+        subprocess.run(command, env=environment, capture_output=True)
+        time.sleep(100)
     return work
 
 
@@ -277,12 +285,12 @@ def case(options, place, network, number, attack):
             time.sleep(0.3)
         wait = 20 if must_meet else 2
         ranks = [job.start(rank, wait) for rank in (0, 1)]
-        return job.fault(ranks, must_meet, loot)
+        fault = job.fault(ranks, must_meet, loot)
     finally:
-        if stranger:
-            stranger.end()
+        is_at_work = stranger is None or stranger.end()
         for left in pathlib.Path("/tmp").glob(f"rankscope-{USER}*"):
             shutil.rmtree(left, ignore_errors=True)
+    return fault or (None if is_at_work else "the stranger did not attack")
 
 
 def main():
