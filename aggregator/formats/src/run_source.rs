@@ -19,7 +19,7 @@ use trace::rank::Details;
 #[derive(Debug)]
 pub struct RunSource {
     run: Run,
-    /// What its shards may take while they are read; `None`: as they were chosen.
+    /// The memory that its shards may take while they are read; `None`: the caller chose the shards.
     memory: Option<MemoryShare>,
     limit_bytes: Option<u64>,
     /// Problems of reads that return no omissions, by rank. The next load of the rank lists them: a disk may fail once.
@@ -71,7 +71,7 @@ impl RunSource {
                 self.memory.iter().for_each(|memory| keep_within(&mut run, memory));
                 Cow::Owned(run)
             }
-            // What cannot be read is listed by the one who reads it.
+            // Reading the shards then fails, and the reader lists that.
             Some(Err(_)) | None => Cow::Borrowed(&self.run),
         }
     }

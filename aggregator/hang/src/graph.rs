@@ -81,7 +81,7 @@ impl Gate {
 /// The sends to (or receives from) one rank that have not ended.
 struct OpenTransfers<'j> {
     count: i64,
-    /// Those of the first batch, of which some may have ended.
+    /// The number of transfers of the first open batch. Some of them may have ended.
     unseen: i64,
     first_batch: Option<i64>,
     facts: &'j Facts,

@@ -24,7 +24,7 @@ use trace::{OmissionKind, OmissionRow};
 const MB: usize = 1 << 20;
 /// Every loss for want of memory names it.
 const OPTION: &str = "--max-memory";
-/// What an analysis may take beside what it reads.
+/// The memory that an analysis may take in addition to its input.
 const BESIDE: usize = 64 * MB;
 /// By so much is a limit smaller than the need.
 const SMALLER: usize = 1000;

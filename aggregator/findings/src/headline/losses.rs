@@ -1,13 +1,13 @@
-//! What the verdict must not say where recorded rows are lost: neither that such a rank is the cause, nor that none is. A rank whose rows
-//! are lost may be the one that the others wait for.
+//! Losses and the verdict. A rank whose recorded rows are lost is not named as the cause, because its rows may show another reason. The
+//! job is not called balanced either, because the others may wait for that rank.
 
 use trace::{OmissionKind, OmissionRow, Verdict as RankVerdict};
 
 use model::analysis::{Facts, Tables};
 use model::units::count;
 
-/// What a verdict stands on. What comes after the last part of a rank, or after the document of a trace, is no part of the steps before;
-/// a rank without any row is missing.
+/// The items of omissions whose loss matters. Rows after the last part of a rank, or text after the document of a trace, do not change
+/// the steps before them. A rank without any row is listed as missing.
 const EVIDENCE: [&str; 4] = ["rows", "rows of events", "rows of collectives", "rows of steps"];
 
 /// A loss of less than this share of a rank's rows decides nothing.

@@ -175,7 +175,7 @@ fn flag(dice: &mut SplitMix64) -> bool {
 /// Sends of one batch, from the first to the second rank.
 type Edges = Vec<(usize, usize)>;
 
-/// A job whose ranks exchange parts in batches, of which the last one lacks a side of one send.
+/// A job whose ranks exchange parts in batches. In the last batch, nobody posts the other side of one send.
 #[derive(Clone, Debug)]
 struct Exchange {
     ranks: usize,
@@ -254,7 +254,7 @@ impl Exchange {
     }
 }
 
-/// A group of which no operation is left in most rings, after others of the whole job.
+/// Most rings have lost all operations of one group, because the whole job made others since.
 #[derive(Clone, Debug)]
 struct Wrapped {
     /// For each rank, whether its ring still holds the operations of the group.
@@ -290,7 +290,7 @@ impl Wrapped {
     }
 }
 
-/// Ranks of which some call group 2 before group 1, and others of group 2 alone, or of none of both.
+/// Some ranks call group 2 before group 1. Other ranks belong to group 2 alone, or to neither group.
 fn crossed(ranks: usize, odd: &[usize], of_second_only: usize, is_queued: bool) -> Hang {
     let all: Vec<i32> = (0..(ranks + of_second_only) as i32).collect();
     let groups = [("0", all.clone()), ("1", all[..ranks].to_vec()), ("2", all.clone())];
@@ -342,7 +342,7 @@ fn an_operation_that_the_ring_lost_still_hangs() {
     }
 }
 
-/// Invariant (hang): Of ranks that call two communicators in different orders, the fewer are named, and nobody of equal numbers.
+/// Invariant (hang): If ranks call two communicators in different orders, the minority is named. On a tie, nobody is named.
 #[test]
 fn the_ranks_that_call_in_another_order_than_most_are_named() {
     for seed in 0..JOBS {
