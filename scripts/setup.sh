@@ -469,10 +469,11 @@ setup_prometheus() {
 # ---------------------------------------------------------------------------------------------------------------------
 # Python tools (DuckDB and its like)
 
-# setup_python NAME REGEX: installs the lines of tests/checks/requirements.txt that match into .venv.
+# setup_python NAME REGEX: installs the packages of tests/checks/requirements.txt whose lines match into .venv.
 setup_python() {
     local stamp=$VENV/.rankscope-$1 wanted python
-    wanted=$(grep -E "$2" "$ROOT/tests/checks/requirements.txt")
+    # The hashes of a package are on the lines after its own.
+    wanted=$(awk -v regex="$2" '/^[^ ]/ { on = $0 ~ regex } on' "$ROOT/tests/checks/requirements.txt")
     if "$VENV/bin/python" -c '' 2>/dev/null && [ "$wanted" = "$(cat "$stamp" 2>/dev/null)" ]; then
         echo "already there" >&3
         return 0
@@ -480,9 +481,10 @@ setup_python() {
     python=$(pick_python) || return 1
     "$VENV/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$VENV" || return 1
     printf '%s\n' "$wanted" >"$VENV/.wanted"
-    # Compiling all modules to bytecode takes half of the time, and few of them are ever imported.
+    # Compiling all modules to bytecode takes half of the time, and few of them are ever imported. To build a package from source,
+    # pip would install others without hashes, so only wheels are taken.
     if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --no-compile --retries 10 --timeout 60 \
-        --requirement "$VENV/.wanted"; then
+        --require-hashes --only-binary :all: --requirement "$VENV/.wanted"; then
         echo "pip could not install the tools above. Is there a network, and a proxy to set (https_proxy)?"
         return 1
     fi

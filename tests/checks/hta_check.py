@@ -38,9 +38,8 @@ print("result", json.dumps({"overlap": overlap.to_dict("records"), "temporal": t
 """
 
 
-HTA = "HolisticTraceAnalysis==0.5.0"
-# With pandas 3, some of HTA's methods raise TypeErrors.
-NEEDED = ["pandas<3", "networkx", "plotly", "PyYAML", "psutil"]
+CHECKS = pathlib.Path(__file__).resolve().parent
+REQUIREMENTS = [CHECKS / "requirements-hta.txt", CHECKS / "requirements-hta-needs.txt"]
 
 
 def run(*command, codes=(0, 3)):
@@ -58,8 +57,9 @@ def install(venv):
     if subprocess.run(loads, capture_output=True, check=False).returncode == 0:
         return python
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-    for wanted in (["--no-deps", HTA], NEEDED):
-        done = subprocess.run([*pip, *wanted], capture_output=True, text=True, check=False)
+    pip += ["--no-deps", "--require-hashes", "--only-binary", ":all:"]
+    for wanted in REQUIREMENTS:
+        done = subprocess.run([*pip, "--requirement", wanted], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["pip printed no error"])[-1]
             print(f"skipped: HTA on the Chrome export: it could not be installed from PyPI: {why}")

@@ -32,7 +32,7 @@ from support import CANNOT_RUN, DATA, ROOT  # noqa: E402
 import rankscope._hta_files  # noqa: E402
 import rankscope.hta  # noqa: E402
 
-HTA = "HolisticTraceAnalysis==0.5.0"
+HTA = pathlib.Path(__file__).resolve().parent / "requirements-hta.txt"
 FOLDER = ROOT / "target/hta-tests"
 #: The tests of TraceAnalysis. The others are of HTA's own parser, symbol table, call stacks and comparison of traces.
 TESTS = ["test_trace_analysis", "test_critical_path_analysis", "test_cupti_profiler"]
@@ -58,7 +58,9 @@ def fetch():
     tests = FOLDER / "source" / "tests"
     if not tests.is_dir():
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-        command += ["--no-binary", ":all:", "--no-deps", "--dest", str(FOLDER), HTA]
+        # In isolation pip would install setuptools without a hash. .venv has it.
+        command += ["--no-binary", ":all:", "--no-deps", "--no-build-isolation", "--require-hashes"]
+        command += ["--dest", str(FOLDER), "--requirement", str(HTA)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             cannot_run((done.stderr.strip().splitlines() or ["pip printed no error"])[-1])

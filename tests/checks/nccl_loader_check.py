@@ -74,6 +74,13 @@ LAYOUTS = {
 
 # A wheel has about 0.3 GB. Without --all, only the version that torch 2.11 pins is tested.
 FETCHED = {"2.28.9"}
+# SHA-256 of the wheels for x86-64.
+WHEELS = {
+    "2.27.7": "de5ba5562f08029a19cb1cd659404b18411ed0d6c90ac5f52f30bf99ad5809aa",
+    "2.28.9": "485776daa8447da5da39681af455aa3b2c2586ddcf4af8772495e7c532c7e5ab",
+    "2.30.7": "8ce1b8213f61f2bfac132e6df890af6450b77cbd140c6ce4e98cb0c2d8e678c9",
+    "2.32.3": "bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c",
+}
 
 # nccl.h and nccl_common.h
 ALL_REDUCE, FLOAT32, RING, LL128 = 4, 7, 1, 1
@@ -235,7 +242,10 @@ def wheel(version, cache, fetch):
         return None
     with tempfile.TemporaryDirectory(dir=cache) as directory:
         pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet", "--no-deps"]
-        done = subprocess.run([*pip, "--dest", directory, f"nvidia-nccl-cu12=={version}"], check=False)
+        wanted = Path(directory) / "requirements.txt"
+        wanted.write_text(f"nvidia-nccl-cu12=={version} --hash=sha256:{WHEELS[version]}\n")
+        pip += ["--require-hashes", "--only-binary", ":all:"]
+        done = subprocess.run([*pip, "--dest", directory, "--requirement", wanted], check=False)
         wheels = list(Path(directory).glob("*.whl"))
         if done.returncode != 0 or not wheels:
             return None

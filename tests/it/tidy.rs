@@ -322,3 +322,87 @@ fn the_hours_of_every_fuzz_target_are_listed() {
     let missing: Vec<&String> = names.iter().filter(|name| !listed.contains(&name.as_str())).collect();
     assert_eq!(missing, Vec::<&String>::new(), "tests/fuzz --keep-results SECONDS adds their lines");
 }
+
+fn workflows() -> Vec<Source> {
+    let found: Vec<Source> = sources().into_iter().filter(|s| s.path.starts_with(".github/workflows/")).collect();
+    assert!(found.len() >= 3, "only {} workflows", found.len());
+    found
+}
+
+/// If what a step uses has a commit, and its version as a comment.
+fn is_pinned(uses: &str) -> bool {
+    let Some((action, version)) = uses.split_once(" # v") else { return false };
+    let Some((_, commit)) = action.split_once('@') else { return false };
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    commit.len() == 40 && commit.bytes().all(is_hex) && version.starts_with(|first: char| first.is_ascii_digit())
+}
+
+#[test]
+fn workflows_name_actions_by_commit_and_keep_no_token() {
+    assert!(!is_pinned("a/b@v4") && !is_pinned("a/b@v4 # v4.2.2"));
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for Source { path, text } in workflows() {
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for (index, line) in lines.iter().enumerate() {
+            let Some(uses) = line.trim_start_matches("- ").strip_prefix("uses: ") else { continue };
+            let mut rest_of_step = lines[index + 1..].iter().take_while(|line| !line.starts_with("- "));
+            let keeps_token = uses.starts_with("actions/checkout@")
+                && !rest_of_step.any(|line| *line == "persist-credentials: false");
+            if !is_pinned(uses) || keeps_token {
+                wrong.push(format!("{path}:{}: {uses}", index + 1));
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "only {checked} actions");
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn workflows_may_write_only_where_no_code_of_ours_runs() {
+    // A job begins with its name, two blanks from the left.
+    let begins = |line: &str| line.strip_prefix("  ").is_some_and(|rest| !rest.starts_with([' ', '#']));
+    for Source { path, text } in workflows() {
+        let (head, all_jobs) = text.split_once("\njobs:\n").unwrap();
+        assert!(head.contains("\npermissions:") && !head.contains(": write"), "{path}: all of its jobs may write");
+        let mut jobs: Vec<Vec<&str>> = Vec::new();
+        for line in all_jobs.lines() {
+            match jobs.last_mut() {
+                Some(job) if !begins(line) => job.push(line),
+                _ => jobs.push(vec![line]),
+            }
+        }
+        for job in jobs.iter().filter(|job| job.iter().any(|line| line.contains(": write"))) {
+            let is_ours = |line: &&&str| ["checkout@", "cargo", "pip", "./"].iter().any(|word| line.contains(word));
+            let ours: Vec<&&str> = job.iter().filter(is_ours).collect();
+            assert!(ours.is_empty(), "{path}: {} may write and runs {ours:?}", job[0].trim());
+        }
+    }
+}
+
+#[test]
+fn what_pip_installs_has_hashes() {
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for Source { path, text } in sources() {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if name.contains("requirements") && name.ends_with(".txt") {
+            let whole = text.replace("\\\n", " ");
+            let packages = whole.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+            for package in packages {
+                if !(package.contains("==") && package.contains(" --hash=sha256:")) {
+                    wrong.push(format!("{path}: {package}"));
+                }
+                checked += 1;
+            }
+        }
+        if path.starts_with(".github/workflows/") {
+            let installs = |line: &&str| line.contains("pip install") || line.contains("pip\" install");
+            let unchecked = text.lines().filter(installs).filter(|line| !line.contains("--require-hashes"));
+            wrong.extend(unchecked.map(|line| format!("{path}: {}", line.trim())));
+        }
+    }
+    assert!(checked > 100, "only {checked} packages");
+    assert_eq!(wrong, Vec::<String>::new());
+}
