@@ -6,6 +6,7 @@ pub(crate) mod write;
 
 use std::cell::Cell;
 use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
@@ -101,16 +102,28 @@ impl ClosedShard {
     }
 }
 
-/// Whether a file is a table that rankscope wrote. A file that cannot be read as Parquet is none.
-pub fn is_written_by_rankscope(path: &Path) -> bool {
+/// Whether a file is a table that rankscope wrote. A file that is not Parquet is none.
+///
+/// # Errors
+/// The error of the operating system that opens or reads the file.
+pub fn is_written_by_rankscope(path: &Path) -> io::Result<bool> {
     let read = |file: File| {
         check_footer_lists(&file)?;
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         contain_panic(|| ArrowReaderMetadata::load(&file, options))
     };
-    let Ok(footer) = files::open_regular(path).map_err(ParquetError::from).and_then(read) else { return false };
-    let pairs = footer.metadata().file_metadata().key_value_metadata();
-    pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == KEY_SCHEMA_VERSION))
+    let is_other = |kind| matches!(kind, ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof);
+    match files::open_regular(path).map_err(ParquetError::from).and_then(read) {
+        Ok(footer) => {
+            let pairs = footer.metadata().file_metadata().key_value_metadata();
+            Ok(pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == KEY_SCHEMA_VERSION)))
+        }
+        Err(ParquetError::External(error)) => match error.downcast::<io::Error>() {
+            Ok(error) if !is_other(error.kind()) => Err(*error),
+            _ => Ok(false),
+        },
+        Err(_) => Ok(false),
+    }
 }
 
 /// The facts that hold in every shard, checked before writing and after reading.

@@ -17,6 +17,8 @@ use sources::nccl::{self, Callbacks, Source};
 
 use crate::{environment, follow, steps};
 
+/// Longest wait for each thread that writes the rows when the last communicator has ended.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait for the disk when the process exits.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -147,6 +149,18 @@ impl nccl::ffi::Process for ThisProcess {
 
     fn reports_all() -> bool {
         reports_all()
+    }
+
+    /// A process may end by `_exit`, which calls no handler, as the children of Python's `multiprocessing` do: its rows are written now.
+    fn last_comm_ended() {
+        // The kernels first: NCCL's rows get their times.
+        if let Some(cupti) = CUDA.get().and_then(Option::as_ref) {
+            cupti.settle(FLUSH_PATIENCE);
+        }
+        if let (Some(source), Some(recorder)) = (nccl(), RECORDER.get().and_then(Option::as_ref)) {
+            source.flush(FLUSH_PATIENCE);
+            recorder.flush(FLUSH_PATIENCE);
+        }
     }
 }
 

@@ -385,6 +385,17 @@ fn forks_signals_and_closed_descriptors_are_survived() {
     println!("processes: {} cases survived", values["survived"].len());
 }
 
+/// Invariant (recorder): A process that ends by `_exit` loses no operation of its communicators, if they have ended.
+#[test]
+fn a_process_that_ends_without_handlers_keeps_its_operations() {
+    for version in VERSIONS {
+        let run = run_directory(2);
+        let values = replay(run.path(), &["ends_at_once", &version.to_string(), "200"]);
+        assert_eq!(done(run.path()).len() as i64, number(&values, "operations"), "v{version}");
+        assert!(!rows::<RankRow>(run.path(), 0).last().unwrap().closed_cleanly, "v{version}: no handler ran");
+    }
+}
+
 /// Two programs of one session run at the same time and record one rank.
 #[test]
 fn two_processes_of_a_rank_are_recorded_together() {

@@ -230,6 +230,17 @@ impl Recorder {
         }
     }
 
+    /// Writes all rows that were handed over until now, so that the process may then be killed. Returns whether they are on the disk
+    /// after at most `patience`.
+    pub fn flush(&self, patience: Duration) -> bool {
+        if self.handle.pid != std::process::id() {
+            return false;
+        }
+        let (reply, done) = mpsc::sync_channel(1);
+        self.handle.send(Command::Flush { reply });
+        done.recv_timeout(patience).is_ok()
+    }
+
     /// Ends the recording: empties the queues, closes the last part, writes `counters` and the final `ranks` row. Waits
     /// no longer than [`Options::finish_timeout`]. A second call returns the same summary.
     pub fn finish(&self) -> Summary {

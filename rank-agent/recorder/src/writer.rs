@@ -40,7 +40,14 @@ pub(crate) enum Command {
     Thread(ThreadQueues),
     Rows(HandedRows),
     Source(SourceBatch),
-    Finish { clean: bool, reply: SyncSender<()> },
+    /// Write all rows that arrived before.
+    Flush {
+        reply: SyncSender<()>,
+    },
+    Finish {
+        clean: bool,
+        reply: SyncSender<()>,
+    },
 }
 
 /// Rows of a small table that the program handed over.
@@ -165,6 +172,12 @@ impl Writer {
                 }
                 Ok(Command::Rows(rows)) => self.take_handed(rows),
                 Ok(Command::Source(batch)) => self.take_batch(batch),
+                Ok(Command::Flush { reply }) => {
+                    self.drain();
+                    self.close_part(false);
+                    // The caller may have stopped waiting.
+                    let _ = reply.send(());
+                }
                 Ok(Command::Finish { clean, reply }) => {
                     self.finish(clean);
                     self.summary().writer_cpu_ns = thread_cpu_ns();

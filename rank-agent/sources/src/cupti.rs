@@ -78,6 +78,7 @@ mod watch;
 mod worker;
 
 use std::path::Path;
+use std::time::Duration;
 
 use recorder::{Collective, Recorder, Scope};
 
@@ -144,6 +145,11 @@ impl Cupti {
     /// Asks CUPTI for complete records now. Does not wait for the device.
     pub fn flush(&self) {
         self.session.flush();
+    }
+
+    /// Asks CUPTI for complete records and hands their rows to the recorder. Returns whether that is done after at most `patience`.
+    pub fn settle(&self, patience: Duration) -> bool {
+        self.session.settle(patience)
     }
 
     /// Ends the session: disables the activity kinds, takes the records that CUPTI still holds, and makes rows of them.

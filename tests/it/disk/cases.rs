@@ -453,7 +453,7 @@ impl Form {
                 let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
                 let is_table = |path: &&PathBuf| path.extension().is_some_and(|end| end == "parquet");
                 path.join("views.sql").is_file()
-                    && files.iter().filter(is_table).all(|path| trace::is_written_by_rankscope(path))
+                    && files.iter().filter(is_table).all(|path| trace::is_written_by_rankscope(path).unwrap())
             }),
             Self::Run => Run::open(path).is_ok_and(|run| run.problems.iter().all(|problem| problem.path.is_none())),
             Self::Html => text().ends_with("</html>"),
@@ -468,7 +468,7 @@ impl Form {
             Self::Pages => true,
             Self::Parts => {
                 let lists = fs::read_dir(path).is_ok_and(|mut entries| entries.any(|e| e.unwrap().path().is_file()));
-                lists && named_files(path).iter().all(|file| trace::is_written_by_rankscope(file))
+                lists && named_files(path).iter().all(|file| trace::is_written_by_rankscope(file).unwrap())
             }
             Self::Stacks => {
                 text().ends_with('\n')

@@ -81,7 +81,7 @@ fn foreign_entry(directory: &Path) -> std::io::Result<Option<String>> {
         let name = name.to_string_lossy();
         let is_ours = entry.file_type()?.is_file()
             && match name.strip_suffix(".parquet") {
-                Some(_) => trace::is_written_by_rankscope(&path),
+                Some(_) => trace::is_written_by_rankscope(&path)?,
                 None => name == VIEWS_FILE || views::is_marker(&name),
             };
         if !is_ours {

@@ -246,17 +246,22 @@ fn write_rank(
 ) -> Result<Written, Error> {
     let chosen = chosen(source, rank, options, time)?;
     let io = |source| Error::Io { path: path.into(), source };
+    // The writer of JSON does not know into which file it writes.
+    let named = |error| match error {
+        kineto::Error::Output(source) => io(source),
+        error => error.into(),
+    };
     let compressed = path.extension().is_some_and(|extension| extension == "gz");
     let writer = TraceWriter { run: source.run(), rank, steps: &chosen.steps, selection: &chosen, base_ns };
     write_output(path, |out| {
         let mut file = Counted { out, bytes: 0 };
         let (counts, omissions) = if compressed {
             let mut out = BufWriter::new(GzEncoder::new(&mut file, Compression::fast()));
-            let written = writer.write(&mut out)?;
+            let written = writer.write(&mut out).map_err(named)?;
             out.into_inner().map_err(|error| io(error.into_error()))?.finish().map_err(io)?;
             written
         } else {
-            writer.write(&mut file)?
+            writer.write(&mut file).map_err(named)?
         };
         Ok((counts, file.bytes, omissions))
     })

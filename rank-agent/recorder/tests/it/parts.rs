@@ -53,6 +53,22 @@ fn a_part_closes_after_its_period() {
     assert_eq!(recorder.finish().recorded, 3);
 }
 
+/// Invariant (recorder): Rows that were flushed are on the disk.
+#[test]
+fn flushed_rows_are_on_the_disk() {
+    let run = new_run();
+    let hour = Duration::from_secs(3600);
+    let recorder = active(Options { part_period: hour, ..options(run.path()) });
+    let (thread, name) = (recorder.thread("main"), recorder.intern("op"));
+    for flushed in 1..3 {
+        (0..100).for_each(|_| drop(thread.scope(Kind::CpuOp, name)));
+        assert!(recorder.flush(hour));
+        assert_eq!(rows::<EventRow>(run.path()).len(), 100 * flushed);
+    }
+    recorder.finish();
+    assert!(!recorder.flush(hour), "nothing is recorded any more");
+}
+
 /// ```text
 /// main  [step                                   …
 ///         [done]   [hangs                       …

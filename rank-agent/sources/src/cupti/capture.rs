@@ -22,6 +22,8 @@ pub(super) enum Message {
     Look,
     /// Ask CUPTI for complete records.
     Flush,
+    /// Ask CUPTI for complete records, hand their rows to the recorder, and reply.
+    Settle(SyncSender<()>),
     /// Read the buffers that have arrived, reply, and end.
     Finish(SyncSender<()>),
 }

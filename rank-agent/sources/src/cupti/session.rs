@@ -199,6 +199,14 @@ impl Session {
         }
     }
 
+    /// Hands the rows of complete records to the recorder. Returns whether that is done after at most `patience`.
+    pub(super) fn settle(&self, patience: Duration) -> bool {
+        let (reply, done) = mpsc::sync_channel(1);
+        !is_child()
+            && self.capture.messages.try_send(Message::Settle(reply)).is_ok()
+            && done.recv_timeout(patience).is_ok()
+    }
+
     pub(super) fn collectives(&self, scope: &Scope<'_>, collectives: &[Collective]) -> bool {
         let Some(external_id) = scope.id().filter(|_| scope.is_linked() && self.is_running()) else { return false };
         let in_scope = |collective: &Collective| Collective {

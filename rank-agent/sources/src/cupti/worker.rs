@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use recorder::report;
 use trace::ClockSampleRow;
@@ -46,6 +46,8 @@ pub(super) struct Worker {
     compared: bool,
     reported_iterator: bool,
     reported_size: bool,
+    /// Those who wait for the rows of the next flush.
+    settling: Vec<SyncSender<()>>,
 }
 
 impl Worker {
@@ -69,6 +71,7 @@ impl Worker {
             compared,
             reported_iterator,
             reported_size,
+            settling: Vec::new(),
         }
     }
 
@@ -76,9 +79,12 @@ impl Worker {
         self.map_utc();
         loop {
             let period = self.capture.settings.flush_period;
-            let message = self.inbox.recv_timeout(period.saturating_sub(self.last_flush.elapsed()));
+            let mut settling = std::mem::take(&mut self.settling);
+            let wait =
+                if settling.is_empty() { period.saturating_sub(self.last_flush.elapsed()) } else { Duration::ZERO };
+            let message = self.inbox.recv_timeout(wait);
             let mut reply = None;
-            let mut flush = self.last_flush.elapsed() >= period;
+            let mut flush = self.last_flush.elapsed() >= period || !settling.is_empty();
             let (mut buffers, mut context_ends) = (Vec::new(), false);
             match message {
                 Ok(message) => {
@@ -88,6 +94,10 @@ impl Worker {
                             Message::Buffer(buffer, valid) => buffers.push((buffer, valid)),
                             Message::Look => {}
                             Message::Flush => (flush, context_ends) = (true, true),
+                            Message::Settle(to) => {
+                                flush = true;
+                                settling.push(to);
+                            }
                             Message::Finish(to) => reply = Some(to),
                         }
                     }
@@ -110,6 +120,10 @@ impl Worker {
                 return;
             }
             self.hand_over();
+            for to in settling {
+                // As above.
+                let _ = to.send(());
+            }
         }
     }
 
@@ -136,6 +150,7 @@ impl Worker {
             match message {
                 Message::Buffer(buffer, valid) => buffers.push((buffer, valid)),
                 Message::Finish(to) => reply = Some(to),
+                Message::Settle(to) => self.settling.push(to),
                 Message::Look | Message::Flush => {}
             }
         }

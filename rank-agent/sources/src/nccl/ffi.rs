@@ -35,6 +35,8 @@ pub trait Process {
     fn callbacks() -> Option<&'static Callbacks>;
     /// Whether NCCL reports all events now, even while recording is inactive.
     fn reports_all() -> bool;
+    /// The last communicator has ended: the process may end soon, and without its handlers.
+    fn last_comm_ended();
 }
 
 const NAME: *const c_char = c"rankscope".as_ptr();
@@ -410,6 +412,9 @@ unsafe extern "C" fn finalize<P: Process>(context: *mut c_void) -> c_int {
         let mut mask = mask();
         if !callbacks.infos().values().any(|info| info.destroyed_ns.is_none()) {
             *mask = None;
+            // The worker takes the lock too.
+            drop(mask);
+            P::last_comm_ended();
         }
     })
 }

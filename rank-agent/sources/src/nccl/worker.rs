@@ -57,6 +57,9 @@ pub struct Source {
 struct Control {
     detail: AtomicU8,
     finish: AtomicBool,
+    /// Flushes that were asked for, and those of them that are done.
+    flushes: AtomicU64,
+    flushed: AtomicU64,
     /// NCCL's event mask, and the time of its last change.
     mask: Mutex<u64>,
     changed_ns: AtomicI64,
@@ -99,6 +102,8 @@ impl Source {
         let control = Arc::new(Control {
             detail: AtomicU8::new(detail as u8),
             finish: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
             mask: Mutex::new(event_mask(detail)),
             changed_ns: AtomicI64::new(i64::MIN),
             reports_all,
@@ -132,6 +137,21 @@ impl Source {
     /// Sets NCCL's event mask to the current one.
     pub fn update_mask(&self) {
         self.control.update_mask(&self.callbacks);
+    }
+
+    /// Hands all rows of operations that are over to the recorder. Returns whether that is done after at most `patience`.
+    pub fn flush(&self, patience: Duration) -> bool {
+        let asked = self.control.flushes.fetch_add(1, Ordering::AcqRel) + 1;
+        let Some(worker) = lock(&self.worker).as_ref().map(|worker| worker.thread().clone()) else { return false };
+        worker.unpark();
+        let began = Instant::now();
+        while self.control.flushed.load(Ordering::Acquire) < asked {
+            if began.elapsed() >= patience {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Ends the source: empties the queue and makes rows of all operations, finished or not.
@@ -192,15 +212,21 @@ impl Worker {
         let mut last_publish = Instant::now();
         loop {
             let finish = self.control.finish.load(Ordering::Acquire);
+            let flushes = self.control.flushes.load(Ordering::Acquire);
             self.drain();
             if finish {
                 return self.end();
             }
             self.control.update_mask(&self.callbacks);
             self.explain_missing_channels();
-            if last_publish.elapsed() >= PERIOD {
+            let flush = flushes > self.control.flushed.load(Ordering::Acquire);
+            if flush {
+                self.await_ends();
+            }
+            if flush || last_publish.elapsed() >= PERIOD {
                 last_publish = Instant::now();
                 self.publish(false);
+                self.control.flushed.store(flushes, Ordering::Release);
             }
             if !self.callbacks.is_busy() {
                 thread::park_timeout(POLL);
@@ -233,14 +259,19 @@ impl Worker {
 
     fn end(&mut self) {
         self.explain_missing_channels();
+        self.await_ends();
+        self.callbacks.close();
+        self.drain();
+        self.publish(true);
+    }
+
+    /// Waits for ends that NCCL reports a little later.
+    fn await_ends(&mut self) {
         let began = Instant::now();
         while self.in_flight.is_ending() && began.elapsed() < LAST_WAIT {
             thread::sleep(Duration::from_millis(1));
             self.drain();
         }
-        self.callbacks.close();
-        self.drain();
-        self.publish(true);
     }
 
     fn drain(&mut self) {

@@ -42,6 +42,8 @@ impl Process for Hostile {
     fn reports_all() -> bool {
         false
     }
+
+    fn last_comm_ended() {}
 }
 
 static V3: Table<InitV3> = v3::<Hostile>();
