@@ -19,9 +19,6 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use drawn::SimulatedSource;
-use fixtures::simulator::{
-    Job, Scenario, Score, Simulated, all, describe, evened_saving_ns, find, judge, simulate, write,
-};
 use formats::kineto::KinetoSource;
 use formats::run_source::RunSource;
 use model::options::Options;
@@ -29,6 +26,7 @@ use model::source::Source;
 use rayon::prelude::*;
 use report_tables::json;
 use serde_json::{Value, json};
+use simulator::{Job, Scenario, Score, Simulated, all, describe, evened_saving_ns, find, judge, simulate, write};
 
 /// A cause without a fault is innocent if a typical rank in its place would save less of a step, in thousandths.
 const LEAST_SAVING_PERMILLE: i64 = 10;

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 
 use drawn::{SimulatedSource, check_source};
 use fixtures::data::{places, real_traces};
-use fixtures::simulator::{Job, Shape, all as scenarios, find, simulate, write};
 use formats::format::OpenOptions;
 use formats::input::{Input, resolve};
 use formats::kineto::ingest;
@@ -31,6 +30,7 @@ use model::claim::{Advice, Claim, Relation};
 use model::options::Options;
 use model::units::ns;
 use serde_json::Value;
+use simulator::{Job, Shape, all as scenarios, find, simulate, write};
 use trace::{Op, StepBreakdownRow};
 
 /// What was checked, and what broke a law.

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
 use drawn::SimulatedSource;
-use fixtures::simulator::{Fault, Job, Place, Shape, What, simulate};
 use model::options::Options;
+use simulator::{Fault, Job, Place, Shape, What, simulate};
 use what_if::changes::{Asked, Prediction, predict};
 
 const SHAPES: [Shape; 11] = [

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fixtures::simulator::{Fault, Job, Shape, What, simulate, write};
 use formats::kineto::{KinetoSource, ingest};
 use formats::run_source::RunSource;
 use model::analysis::Analysis;
@@ -15,6 +14,7 @@ use model::options::Options;
 use model::source::Source;
 use regex::Regex;
 use serde_json::{Value, json};
+use simulator::{Fault, Job, Shape, What, simulate, write};
 use trace::Op;
 
 const STEPS: i64 = 6;

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use fixtures::simulator::{Job, Shape, simulate, write};
 use kineto::{PlanOptions, load, plan};
+use simulator::{Job, Shape, simulate, write};
 use trace::rank::Collective;
 
 /// What two traces must say alike of a collective. The launch of a kernel without correlation is unknown, and the algorithm

@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 
 use fixtures::merged::{Naming, merged};
-use fixtures::simulator::{Job, Shape, simulate, write};
 use fixtures::small_trace::gzip;
 use kineto::{Plan, PlanOptions, RankSource, load, plan};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use simulator::{Job, Shape, simulate, write};
 use trace::rank::RankData;
 
 fn planned(directory: &Path) -> Plan {

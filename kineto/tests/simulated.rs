@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
-use fixtures::simulator::{Job, MS, Schedule, Shape, all, ranks, simulate, write};
 use kineto::{PlanOptions, load, plan};
+use simulator::{Job, MS, Schedule, Shape, all, ranks, simulate, write};
 use trace::Text;
 use trace::rank::RankData;
 

@@ -1,11 +1,13 @@
-//! One command over rankscope's parts: `exec` and `ctl` of the agent, and the analysis of aggregator. A hidden command writes
-//! simulated jobs.
+//! One command over rankscope's parts: `exec` and `ctl` of the agent, the analysis of aggregator, and simulated jobs.
 //!
 //! It links no MPI, so that it starts on every machine and in every container.
 
+mod demo;
+mod doctor;
 mod simulate;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use agent::exec::{self, CtlArguments, ExecArguments, ctl};
@@ -25,6 +27,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  rankscope demo                                               see an answer, without a GPU, in seconds
   mpirun -n 8 rankscope exec --out run -- python train.py      record a program on every rank
   rankscope analyze run                                        find out why its steps are slow
   rankscope analyze traces/                                    the same for traces of torch.profiler
@@ -39,7 +42,8 @@ enum Command {
     Analysis(AnalysisCommand),
     Exec(ExecArguments),
     Ctl(CtlArguments),
-    #[command(hide = true)]
+    Demo(demo::Arguments),
+    Doctor(doctor::Arguments),
     Simulate(simulate::Arguments),
     #[command(flatten)]
     Shell(ShellCommand),
@@ -56,8 +60,19 @@ pub fn main_impl() -> ExitCode {
         Command::Analysis(command) => aggregator::cli::run(command, NAME),
         Command::Exec(arguments) => exec::main(&arguments, NAME),
         Command::Ctl(arguments) => ctl::main(&arguments, NAME),
+        Command::Demo(arguments) => demo::main(&arguments, NAME, analyze),
+        Command::Doctor(arguments) => doctor::main(&arguments, NAME),
         Command::Simulate(arguments) => simulate::main(arguments, NAME),
         Command::Shell(command) => aggregator::cli::run_shell::<Cli>(&command, NAME),
+    }
+}
+
+/// Analyses a run with the default options.
+fn analyze(run: &Path) -> ExitCode {
+    match Cli::try_parse_from([OsStr::new(NAME), OsStr::new("analyze"), OsStr::new("--"), run.as_os_str()]) {
+        Ok(Cli { command: Command::Analysis(command) }) => aggregator::cli::run(command, NAME),
+        Ok(_) => ExitCode::from(2),
+        Err(error) => agent::console::print_usage(&error),
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use aggregator::cli::start_threads;
 use clap::{Args, ValueEnum};
-use fixtures::simulator::{Level, Parallel, Request, Slowness, Straggler, write_request};
+use simulator::{Level, Parallel, Request, Slowness, Straggler, write_request};
 use trace::terminal::say;
 
 /// Write a simulated job whose stragglers, clocks and missing ranks are known

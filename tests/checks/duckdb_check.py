@@ -184,6 +184,13 @@ def check_stragglers(rows, t):
     assert cause["from_ms"] <= cause["own_excess_ms"] <= cause["to_ms"]
 
 
+def check_lost_time(rows, t):
+    assert abs(sum(column(rows, "percent")) - 100) < 0.1 * len(rows), "the parts sum to the step"
+    assert all(r["host"] for r in rows if r["rank"] is not None), "ranks of a run have a host"
+    lines = only(rows, part="line")
+    assert lines and max(lines, key=lambda r: r["ms_per_step"])["rank"] == t.slow_rank, lines
+
+
 def check_range_excess(rows, t):
     top = rows[0]
     assert (top["name"], top["rank"]) == ("forward", t.slow_rank), top

@@ -9,8 +9,8 @@ use crate::support::{RANK_AGENT, RANKSCOPE, aggregator, finish, gloo8, inject_li
 
 #[test]
 fn rankscope_lists_the_subcommands_of_both_programs() {
-    let expected =
-        "analyze map reduce ingest table stacks report export diff what-if hang watch schema exec ctl completions man";
+    let expected = "analyze map reduce ingest table stacks report export diff what-if hang watch schema exec ctl demo doctor simulate \
+         completions man";
     assert_eq!(subcommands(RANKSCOPE).join(" "), expected);
 }
 
@@ -49,6 +49,48 @@ fn rankscope_exec_runs_a_program_and_keeps_its_exit_code() {
         let done = finish(command.args(["exec", "--out"]).arg(&out).args(["--", "sh", "-c", script])).expect_code(code);
         assert!(done.stderr.contains("next: rankscope analyze"), "{}", done.stderr);
         assert!(trace::Run::open(&out).is_ok());
+    }
+}
+
+#[test]
+fn the_demo_names_its_slow_rank_and_runs_twice() {
+    let here = scratch("demo");
+    for _ in 0..2 {
+        let mut command = Command::new(RANKSCOPE);
+        let done = finish(command.arg("demo").current_dir(&here).env("NO_COLOR", "1")).expect_code(0);
+        assert!(done.stdout.starts_with("SLOW RANK 5 — node1"), "{}", done.stdout);
+        assert!(done.stderr.contains("Next:"), "{}", done.stderr);
+        assert!(here.join("rankscope-demo/analysis/views.sql").is_file());
+    }
+    let mut command = Command::new(RANKSCOPE);
+    fs::write(here.join("rankscope-demo.truth.json"), "").unwrap();
+    fs::create_dir_all(here.join("mine")).unwrap();
+    fs::write(here.join("mine/file"), "").unwrap();
+    let refused = finish(command.args(["demo", "-o", "mine"]).current_dir(&here)).expect_code(1);
+    assert!(refused.stderr.contains("it is not empty"), "{}", refused.stderr);
+}
+
+/// The stand-in takes the place of CUPTI.
+#[test]
+fn the_doctor_says_what_is_recorded_and_what_is_not() {
+    let here = scratch("doctor");
+    let doctor = |variables: &[(&str, &Path)]| {
+        let mut command = Command::new(RANKSCOPE);
+        command.args(["doctor", "--out"]).arg(&here).envs(variables.iter().copied());
+        finish(command.env("XDG_RUNTIME_DIR", &here)).expect_code(1).stdout
+    };
+    let nowhere = here.join("none.so");
+    let said = doctor(&[("RANKSCOPE_INJECT_LIB", &nowhere), ("RANKSCOPE_CUPTI", &nowhere)]);
+    for line in ["NO  library ", "set RANKSCOPE_INJECT_LIB", "NO  CUPTI ", "ok  disk ", "ok  launcher "] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    let said = doctor(&[
+        ("RANKSCOPE_INJECT_LIB", &inject_library()),
+        ("RANKSCOPE_CUPTI", &inject_library().with_file_name("libstand_in_cupti.so")),
+        ("CUDA_INJECTION64_PATH", Path::new("/opt/nsys.so")),
+    ]);
+    for line in ["ok  library ", "ok  CUPTI ", "NO  other tools ", "/opt/nsys.so", "ok  ctl "] {
+        assert!(said.contains(line), "{line}: {said}");
     }
 }
 

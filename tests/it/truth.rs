@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use fixtures::data::{folder_of_several_communicators, real_traces};
-use fixtures::simulator::{find, judge, simulate, write};
 use serde_json::Value;
+use simulator::{find, judge, simulate, write};
 
 use crate::support::{aggregator, scratch};
 

@@ -126,7 +126,7 @@ pub const CRATES: &[Room<'_>] = &[
             "rank-agent/mpi",
         ],
     ),
-    ("rankscope", &["trace", "aggregator", "rank-agent/agent", "fixtures"]),
+    ("rankscope", &["trace", "aggregator", "rank-agent/agent", "rank-agent/sources", "simulator"]),
     (
         "python",
         &[
@@ -140,8 +140,9 @@ pub const CRATES: &[Room<'_>] = &[
             "rankscope",
         ],
     ),
-    ("fixtures", &["trace"]),
-    ("fixtures/drawn", &["trace", "aggregator/model", "fixtures"]),
+    ("simulator", &["trace"]),
+    ("fixtures", &["trace", "simulator"]),
+    ("fixtures/drawn", &["trace", "aggregator/model", "simulator", "fixtures"]),
     (
         "fuzz",
         &[
@@ -177,6 +178,7 @@ pub const CRATES: &[Room<'_>] = &[
             "aggregator/report/timeline",
             "rank-agent",
             "rankscope",
+            "simulator",
             "fixtures",
             "fuzz",
             "tests/stand-in-cupti",
@@ -187,7 +189,7 @@ pub const CRATES: &[Room<'_>] = &[
 ];
 
 /// Crates that every crate may name as a dev-dependency.
-pub const DEV_ONLY: &[&str] = &["fixtures", "fixtures/drawn"];
+pub const DEV_ONLY: &[&str] = &["simulator", "fixtures", "fixtures/drawn"];
 
 /// Dev-dependencies that the tests of one crate need, although its code may not use them.
 pub const DEV_OF_ONE: &[(&str, &str)] = &[
@@ -210,7 +212,15 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
         ],
     ),
     // CUPTI and NCCL meet in the queue of communication kernels, which their caller hands to both.
-    ("rank-agent/sources", &[("comm_kernels", &[]), ("cupti", &["comm_kernels"]), ("nccl", &["comm_kernels"])]),
+    (
+        "rank-agent/sources",
+        &[
+            ("comm_kernels", &[]),
+            ("installed", &[]),
+            ("cupti", &["comm_kernels", "installed"]),
+            ("nccl", &["comm_kernels", "installed"]),
+        ],
+    ),
     ("rank-agent/agent", &[("console", &[]), ("fabric", &[]), ("exec", &["console", "fabric"])]),
 ];
 

@@ -16,6 +16,7 @@ mod agent;
 mod child;
 mod cli;
 pub mod ctl;
+pub mod doctor;
 mod endpoint;
 mod environment;
 #[cfg(feature = "fuzzing")]

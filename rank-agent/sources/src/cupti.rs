@@ -77,7 +77,7 @@ mod time;
 mod watch;
 mod worker;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use recorder::{Collective, Recorder, Scope};
@@ -92,6 +92,15 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug)]
 pub struct Cupti {
     session: &'static Session,
+}
+
+/// The libcupti that a recording in this environment would use, and its version, as by [`Cupti::version`].
+///
+/// # Errors
+/// [`Error::CuptiNotFound`] with every path tried, [`Error::CuptiWithoutDriver`], [`Error::CuptiTooOld`].
+pub fn find() -> Result<(PathBuf, String), Error> {
+    let library = ffi::Library::open(None)?;
+    Ok((library.path().into(), library.version().to_string()))
 }
 
 impl Cupti {

@@ -35,6 +35,7 @@
 mod comm_kernels;
 pub mod cupti;
 mod error;
+mod installed;
 pub mod nccl;
 
 pub use comm_kernels::CommKernels;

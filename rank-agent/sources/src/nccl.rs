@@ -59,4 +59,5 @@ mod string_table;
 mod worker;
 
 pub use self::callbacks::Callbacks;
+pub use self::ffi::{Found, find};
 pub use self::worker::{Settings, Source};

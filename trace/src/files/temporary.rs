@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstatvfs, open};
 /// Names that are tried. More are taken only if somebody makes files with these names.
 const MAX_NAMES: u32 = 1000;
 
-/// A directory for temporary files of this process, in the system's place for them. Only this user may read it. It is
+/// A directory for temporary files of this process, usually in the system's place for them. Only this user may read it. It is
 /// removed when this is dropped; the next process removes those that killed processes left.
 #[derive(Debug)]
 pub struct ScratchDirectory(Temporary);
@@ -26,7 +26,15 @@ impl ScratchDirectory {
     /// # Errors
     /// The error of the file system.
     pub fn create() -> io::Result<Self> {
-        let target = std::env::temp_dir().join("rankscope");
+        Self::create_in(&std::env::temp_dir())
+    }
+
+    /// Makes an empty directory in another one.
+    ///
+    /// # Errors
+    /// The error of the file system.
+    pub fn create_in(parent: &Path) -> io::Result<Self> {
+        let target = parent.join("rankscope");
         sweep(&target);
         let directory = Temporary::directory(&target)?;
         directory.file.set_permissions(Permissions::from_mode(0o700))?;

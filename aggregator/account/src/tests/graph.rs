@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use drawn::SimulatedSource;
-use fixtures::simulator::{Job, Shape, simulate};
 use measure::graph::Condensed;
 use measure::map::map_rank;
 use measure::own_time::{OwnTime, of_run};
 use model::options::Options;
 use model::source::Source;
+use simulator::{Job, Shape, simulate};
 use topology::join::{Join, by_rank};
 
 use crate::lost_time::Accounted;

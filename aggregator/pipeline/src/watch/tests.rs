@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fixtures::growing::Growing;
-use fixtures::simulator::{Job, MS, NOISES, Noise, Place, Shape, simulate, write};
+use simulator::{Job, MS, NOISES, Noise, Place, Shape, simulate, write};
 
 use super::*;
 

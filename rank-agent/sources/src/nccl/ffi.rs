@@ -7,6 +7,7 @@ mod chain;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub(crate) mod layout;
+mod library;
 mod table;
 
 use std::cell::Cell;
@@ -19,6 +20,7 @@ use recorder::{lock, report};
 
 use self::chain::Chain;
 use self::layout::Descriptor;
+pub use self::library::{Found, find};
 use self::table::SUCCESS;
 pub use self::table::{InitV3, InitV4, InitV5, Table};
 use super::callbacks::{CHILDREN, Callbacks, CommInfo, Confusion};

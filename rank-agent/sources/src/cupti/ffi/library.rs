@@ -8,6 +8,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::cupti::layout::Version;
 use crate::cupti::settings::LIBRARY_VARIABLE;
 use crate::error::Error;
+use crate::installed;
 
 /// `CUptiResult`, as a number, because a newer library may return an unknown value.
 pub(crate) type Status = u32;
@@ -150,20 +151,9 @@ fn loaded_already(candidates: &[PathBuf]) -> Option<(Library, PathBuf)> {
 /// Names for the loader (`LD_LIBRARY_PATH`, its cache), then the paths of the CUDA toolkit and of Python's wheels.
 fn candidates() -> Vec<PathBuf> {
     const NAMES: [&str; 3] = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"];
-    let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let mut directories = Vec::new();
-    for cuda in [variable("CUDA_HOME"), variable("CUDA_PATH"), Some("/usr/local/cuda".into())].into_iter().flatten() {
-        directories.extend([cuda.join("extras/CUPTI/lib64"), cuda.join("lib64")]);
-    }
-    for prefix in [variable("VIRTUAL_ENV"), variable("CONDA_PREFIX")].into_iter().flatten() {
-        directories.push(prefix.join("lib"));
-        let Ok(versions) = std::fs::read_dir(prefix.join("lib")) else { continue };
-        let mut packages: Vec<PathBuf> = versions.flatten().map(|entry| entry.path().join("site-packages")).collect();
-        packages.sort();
-        for nvidia in packages.iter().map(|path| path.join("nvidia")).filter(|path| path.is_dir()) {
-            directories.extend([nvidia.join("cu13/lib"), nvidia.join("cuda_cupti/lib")]);
-        }
-    }
+    let of_toolkit = |cuda: PathBuf| [cuda.join("extras/CUPTI/lib64"), cuda.join("lib64")];
+    let mut directories: Vec<PathBuf> = installed::toolkits().flat_map(of_toolkit).collect();
+    directories.extend(installed::wheels(&["cu13/lib", "cuda_cupti/lib"]));
     let beside = directories.iter().flat_map(|directory| NAMES.iter().map(|name| directory.join(name)));
     NAMES.iter().map(PathBuf::from).chain(beside).collect()
 }

@@ -1,0 +1,54 @@
+//! What `exec` needs on this machine, looked at before anything is recorded.
+
+use std::path::PathBuf;
+
+use launch::Identity;
+
+use super::endpoint;
+use super::environment::{Environment, ExecContext, find_library};
+use super::switch::NcclDetail;
+
+/// One thing that a recording needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What was looked at, in a word.
+    pub what: &'static str,
+    /// What was found; or why something will not be recorded, and what to do.
+    pub found: Result<String, String>,
+}
+
+/// Looks at what `exec` itself needs: the library that records, other tools that have taken its place, the directory of `ctl`, and the
+/// launcher.
+pub fn checks() -> Vec<Check> {
+    let library = find_library(std::env::var_os("RANKSCOPE_INJECT_LIB"), std::env::current_exe().ok().as_deref());
+    let recording = recorder::Options::new(PathBuf::new(), "doctor", 0, 1);
+    let context = ExecContext { recording: &recording, detail: NcclDetail::Coll, library: &library };
+    let problems = Environment::new(&context, &|name| std::env::var_os(name)).problems;
+    // Without the library, that is the only problem.
+    let (of_library, of_tools) = match &library {
+        Ok(path) => (Ok(path.display().to_string()), problems),
+        Err(_) => (Err(problems.join("; ")), Vec::new()),
+    };
+    let tools = if of_tools.is_empty() { Ok("none is in the way".into()) } else { Err(of_tools.join("; ")) };
+    let ctl = endpoint::home().map(|path| path.display().to_string());
+    let launcher = Identity::from_env(&|name| std::env::var(name).ok()).map(|identity| {
+        format!("rank {} of {}, {}", identity.rank, identity.world_size, identity.launcher.described())
+    });
+    vec![
+        Check { what: "library", found: of_library },
+        Check { what: "other tools", found: tools },
+        Check { what: "ctl", found: ctl.map_err(|why| format!("recording cannot be switched by `ctl`: {why}")) },
+        Check { what: "launcher", found: launcher.map_err(|error| error.to_string()) },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thing_is_looked_at_once() {
+        let whats: Vec<&str> = checks().iter().map(|check| check.what).collect();
+        assert_eq!(whats, ["library", "other tools", "ctl", "launcher"]);
+    }
+}
