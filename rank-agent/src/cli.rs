@@ -36,7 +36,7 @@ struct Cli {
     command: Option<Command>,
 
     /// Directory for the run; it must be new or empty [default: a new name from the time of day]
-    #[arg(long, value_name = "RUN")]
+    #[arg(short, long, value_name = "RUN")]
     out: Option<PathBuf>,
 
     /// Training steps

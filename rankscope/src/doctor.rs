@@ -19,7 +19,7 @@ use trace::terminal::{self, Form};
 #[command(after_help = AFTER)]
 pub(crate) struct Arguments {
     /// Directory into which runs will be written
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
 }
 

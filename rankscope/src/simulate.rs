@@ -19,7 +19,7 @@ use trace::terminal::say;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// Write the job into this directory, which is new or empty, and the truth into OUT.truth.json
-    #[arg(long, value_name = "OUT")]
+    #[arg(short, long, value_name = "OUT")]
     out: PathBuf,
     /// What to write
     #[arg(long, value_enum, default_value = "run")]

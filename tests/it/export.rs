@@ -124,6 +124,7 @@ fn the_format_of_an_export_follows_its_name() {
         ("all.json.gz", &["--format", "chrome"], "all-{rank}.json.gz, or name a directory"),
         ("job.json", &["--format", "perfetto"], "a Perfetto trace is not JSON"),
         ("job2.pftrace", &["--format", "chrome"], "Chrome's traces are JSON"),
+        ("job.csv", &[], "export writes timelines for Perfetto"),
     ] {
         let (said, out) = export(name, options, 2);
         assert!(said.contains(why), "{said}");

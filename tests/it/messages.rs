@@ -54,6 +54,7 @@ fn a_wrong_input_is_named_with_what_to_do() {
             "rankscope: traces and run are not runs of one job: their jobs have 8 and 4 ranks; --force",
         ),
         ("export traces --format chrome -o out", 1, "convert it to a run first (rankscope ingest)"),
+        ("watch traces", 1, "rankscope: traces: it has files and no run.json: only a run can be watched"),
     ] {
         let (ended, said) = rankscope(&here, line);
         assert_eq!(ended, Some(code), "{line}: {said}");

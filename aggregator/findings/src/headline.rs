@@ -205,9 +205,12 @@ pub(crate) fn share_of_step(delay_ns: i64, step_ns: Option<i64>) -> String {
 /// The sentence for ranks that are balanced, but not all ranks of the job.
 fn missing(facts: &Facts) -> String {
     let world = facts.world_size.unwrap_or(0).max(0) as usize;
+    let other = match facts.has_chosen_ranks() {
+        true => "A rank that was left out may be the slow one.",
+        false => "A missing rank may be the slow one; its recording would decide.",
+    };
     format!(
-        "no rank slows the others in most steps, but only {} of {} were analyzed. A missing rank may be the slow one; \
-         its recording would decide.",
+        "no rank slows the others in most steps, but only {} of {} were analyzed. {other}",
         facts.ranks.len(),
         plural(world, "rank"),
     )

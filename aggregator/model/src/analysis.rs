@@ -80,6 +80,13 @@ pub struct Facts {
     pub left_out_files: BTreeSet<String>,
 }
 
+impl Facts {
+    /// Whether the user chose ranks, so that others are not missing but left out.
+    pub fn has_chosen_ranks(&self) -> bool {
+        self.selection.as_ref().is_some_and(|selection| selection.contains("--ranks"))
+    }
+}
+
 /// Where a rank ran, and the file of its trace. An unknown part is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RankIdentity {

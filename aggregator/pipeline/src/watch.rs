@@ -118,6 +118,10 @@ impl Watch {
         }
         let waiting = match place::is_file(&path.join(trace::MANIFEST_FILE)) {
             Ok(true) => None,
+            Ok(false) if holds_files(path) => {
+                let why = "it has files and no run.json: only a run can be watched, which ranks record; traces can be analyzed".into();
+                return Err(Error::NoInput { path: path.clone(), why });
+            }
             Ok(false) if path.is_dir() => Some("it has no run.json yet".to_string()),
             Ok(false) => Some("it does not exist yet".to_string()),
             Err(error) => Some(io_reason(path, &error)),
@@ -320,4 +324,12 @@ fn slow_rank(analysis: &Analysis, rank: i32) -> Option<SlowRank> {
         interval_ns: row.step_delay_low_ns.zip(row.step_delay_high_ns),
         location: findings::headline::place(row),
     })
+}
+
+/// Whether a directory has a file that is not hidden. Those of a run are in directories of its tables, but for its manifest.
+fn holds_files(directory: &Path) -> bool {
+    let is_visible_file = |entry: std::fs::DirEntry| {
+        !entry.file_name().as_encoded_bytes().starts_with(b".") && entry.file_type().is_ok_and(|kind| kind.is_file())
+    };
+    std::fs::read_dir(directory).is_ok_and(|entries| entries.flatten().any(is_visible_file))
 }

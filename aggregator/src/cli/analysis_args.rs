@@ -25,7 +25,7 @@ pub(super) struct AnalysisArguments {
     #[command(flatten)]
     communication: CommunicationArguments,
     /// Use only the time inside host ranges whose name matches.
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     range: Option<Regex>,
     /// Look for kernel sequences in operators and ranges whose name matches, instead of in every outermost operator.
     #[arg(long, value_name = "REGEX")]
@@ -52,6 +52,7 @@ impl AnalysisArguments {
 
 /// How an analysis is printed.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub(super) struct PrintArguments {
     /// Print the analysis as JSON instead of the summary. Of more than 512 ranks it has the worst and typical ones; --full prints
     /// all.

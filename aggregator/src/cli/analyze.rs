@@ -31,7 +31,7 @@ pub struct Arguments {
     paths: Vec<PathBuf>,
     /// Write `analysis/` into this directory. [default: the run itself; nothing is written for traces, nor for a part
     /// of a run]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
     input: InputArguments,
@@ -41,7 +41,7 @@ pub struct Arguments {
     print: PrintArguments,
     /// Keep the parts of ranks in this directory while they are mapped, and take those that an earlier, killed analysis of
     /// the same input and options left there.
-    #[arg(long, value_name = "PARTS")]
+    #[arg(long, value_name = "PARTS", help_heading = "Input")]
     resume: Option<PathBuf>,
 }
 

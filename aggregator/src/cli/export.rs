@@ -70,12 +70,19 @@ pub(super) fn run(arguments: Arguments) -> Result<Outcome, Error> {
 /// [`Error::Option`] if the name is that of the other format.
 fn format(chosen: Option<Format>, out: &Path) -> Result<Format, Error> {
     const PERFETTO_NAMES: [&str; 3] = ["pftrace", "perfetto-trace", "pb"];
+    // Formats that this command does not write: the file would not be what its name says.
+    const OTHERS: [&str; 9] = ["csv", "tsv", "xlsx", "parquet", "html", "svg", "png", "sqlite", "nsys-rep"];
     let is_json = chrome::is_json_name(out);
     let is_perfetto = out.extension().is_some_and(|extension| PERFETTO_NAMES.iter().any(|name| extension == *name));
     let wrong = |value: &str, why: &str| {
         Err(Error::Option { option: "format", value: value.into(), why: format!("{}: {why}", out.display()) })
     };
     match chosen {
+        None if out.extension().is_some_and(|extension| OTHERS.iter().any(|name| extension == *name)) => {
+            let why = "export writes timelines for Perfetto (.pftrace) and in Chrome's format (.json, .json.gz); tables are the Parquet \
+                       files of `analyze --out` and of a run, a page is written by `report`";
+            Err(Error::Option { option: "out", value: out.display().to_string(), why: why.into() })
+        }
         None => Ok(if is_json { Format::Chrome } else { Format::Perfetto }),
         Some(Format::Perfetto) if is_json => {
             wrong("perfetto", "a Perfetto trace is not JSON; name the file .pftrace, or use --format chrome")

@@ -20,7 +20,7 @@ pub struct Arguments {
     #[arg(required = true, value_name = "TRACES")]
     paths: Vec<PathBuf>,
     /// Write the run into this directory.
-    #[arg(long, value_name = "RUN")]
+    #[arg(short, long, value_name = "RUN")]
     out: PathBuf,
     #[command(flatten)]
     input: InputArguments,

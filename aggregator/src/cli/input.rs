@@ -29,6 +29,7 @@ pub(super) fn input_help() -> String {
 
 /// The part of the input that is used.
 #[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Input")]
 pub(super) struct InputArguments {
     /// Use only this window of the profiler: 1, 2, … in order of time, or `last`. A profiler whose schedule repeats
     /// records several.

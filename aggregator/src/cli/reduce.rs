@@ -31,7 +31,7 @@ pub struct Arguments {
     #[command(flatten)]
     print: PrintArguments,
     /// End with exit code 3 if anything at all was left out, not only if something recorded was lost.
-    #[arg(long)]
+    #[arg(long, help_heading = "Input")]
     strict: bool,
 }
 

@@ -45,7 +45,7 @@ pub struct Arguments {
     #[command(flatten)]
     communication: CommunicationArguments,
     /// Use only the time inside host ranges whose name matches.
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     range: Option<Regex>,
     #[command(flatten)]
     places: PlaceArguments,

@@ -14,6 +14,7 @@ use model::places::Places;
 
 /// Options that change which device work is communication.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Analysis")]
 pub(super) struct CommunicationArguments {
     /// Count device work whose name matches as communication too. `hta`: count only the kernels that HTA counts.
     #[arg(long, value_name = "REGEX|hta", value_parser = counted)]
@@ -36,6 +37,7 @@ fn counted(text: &str) -> Result<Counted, regex::Error> {
 
 /// Where ranks are.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Analysis")]
 pub(super) struct PlaceArguments {
     /// Read from this file where hosts or ranks are, to find out whether the slow ranks share a rack, a switch or a rail: CSV
     /// whose first column is host or rank, or SLURM's topology.conf.
@@ -45,6 +47,7 @@ pub(super) struct PlaceArguments {
 
 /// The selected part of a run.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Selection")]
 pub(super) struct ScopeArguments {
     /// Use only these steps: a..b (b not included), a..=b, a.., ..b or one step.
     #[arg(long, value_name = "A..B", value_parser = parse_steps)]

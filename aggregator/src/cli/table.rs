@@ -60,7 +60,7 @@ pub struct Arguments {
     #[command(flatten)]
     input: InputArguments,
     /// Print JSON, times in ns.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

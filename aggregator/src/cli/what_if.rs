@@ -53,10 +53,10 @@ pub struct Arguments {
     scope: ScopeArguments,
     /// Operations of a pipelined job in the format of ByteDance's StragglerAnalysis (Parquet): prints how much each type of
     /// operation, data-parallel rank, stage and rank slows the job, by the formulas and names of that program.
-    #[arg(long, value_name = "TRACE.parquet", requires = "meta", conflicts_with = "paths")]
+    #[arg(long, value_name = "TRACE.parquet", help_heading = "Input", requires = "meta", conflicts_with = "paths")]
     wia: Option<PathBuf>,
     /// The sizes of that job (`dp_size: 4` and so on, one a line).
-    #[arg(long, value_name = "META.yaml", requires = "wia")]
+    #[arg(long, value_name = "META.yaml", help_heading = "Input", requires = "wia")]
     meta: Option<PathBuf>,
 }
 

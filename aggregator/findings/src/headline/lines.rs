@@ -191,7 +191,8 @@ fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String
         }
         (VerdictKind::Undecided, Some(_)) => Some(of_reason().into()),
         (VerdictKind::Undecided, None) if verdict.exposed_wait_ns.is_none() && !missing.is_empty() => {
-            Some(format!("record the missing ranks too: {}", ranks(missing)))
+            let verb = if about.facts.has_chosen_ranks() { "analyze the other" } else { "record the missing" };
+            Some(format!("{verb} ranks too: {}", ranks(missing)))
         }
         _ => None,
     }

@@ -55,7 +55,8 @@ fn lost(analysis: &Analysis, limits: &Limits, add: &mut impl FnMut(&'static str,
     }
     if !facts.missing_ranks.is_empty() {
         let (list, are) = (ranks(&facts.missing_ranks), if facts.missing_ranks.len() == 1 { "is" } else { "are" });
-        add("missing", format!("{} of the job {are} missing: {list}", plural(facts.missing_ranks.len(), "rank")));
+        let word = if facts.has_chosen_ranks() { "left out" } else { "missing" };
+        add("missing", format!("{} of the job {are} {word}: {list}", plural(facts.missing_ranks.len(), "rank")));
     }
     for row in tables.omissions.iter().take(limits.omissions) {
         add(omission_kind(row), visible_sentence(&omission(row)));

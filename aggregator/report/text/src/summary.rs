@@ -83,7 +83,8 @@ fn facts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
     }
     sentence(text, &parts.join(", "), terminal);
     if !facts.missing_ranks.is_empty() {
-        sentence(text, &format!("missing ranks: {}", ranks(&facts.missing_ranks)), terminal);
+        let word = if facts.has_chosen_ranks() { "left out" } else { "missing" };
+        sentence(text, &format!("{word} ranks: {}", ranks(&facts.missing_ranks)), terminal);
     }
     let counted = facts.communication.iter().map(|options| format!("communication as {options} says"));
     for words in counted.chain(facts.communication_by_name.clone()) {

@@ -18,7 +18,7 @@ use crate::fabric::ping::INTERVAL;
 #[command(after_help = EXEC_EXAMPLES, allow_negative_numbers = true)]
 pub struct ExecArguments {
     /// Directory for the run; it must be new or empty [default: a new name from the time of day]
-    #[arg(long, value_name = "RUN")]
+    #[arg(short, long, value_name = "RUN")]
     pub(super) out: Option<PathBuf>,
 
     /// Address at which rank 0 listens for ranks of other hosts [default: from MASTER_ADDR and MASTER_PORT, or from SLURM's
@@ -103,7 +103,7 @@ pub struct CtlArguments {
     pub(super) action: Action,
 
     /// Directory of the run [default: the only run of this user on this host]
-    #[arg(long, value_name = "RUN", conflicts_with = "pid")]
+    #[arg(short, long, value_name = "RUN", conflicts_with = "pid")]
     pub(super) out: Option<PathBuf>,
 
     /// Process id of `exec` on any rank of the run

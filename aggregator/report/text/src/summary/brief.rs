@@ -316,7 +316,8 @@ fn foot(analysis: &Analysis, terminal: &TerminalStyle) -> String {
     };
     let mut parts = vec![read];
     if !facts.missing_ranks.is_empty() {
-        parts[0].push_str(&format!(" (missing: {})", shorten(&ranks(&facts.missing_ranks), 40)));
+        let word = if facts.has_chosen_ranks() { "without" } else { "missing:" };
+        parts[0].push_str(&format!(" ({word} {})", shorten(&ranks(&facts.missing_ranks), 40)));
     }
     if !facts.hosts.is_empty() {
         parts.push(plural(facts.hosts.len(), "host"));
