@@ -17,5 +17,6 @@ pub mod rocprof;
 mod rows;
 pub mod run;
 pub mod run_source;
+mod shared_file;
 pub mod snapshot;
 pub mod xplane;

@@ -1,6 +1,6 @@
 //! JSON of rocprofv3 (`rocprofv3 --output-format json`) as a source of ranks: each process with work of a device is a rank.
 //!
-//! A file has one process or several. It is read wholly, in one pass for each rank. Times are those of a steady clock of the host.
+//! A file has one process or several. It is read wholly once; then each rank reads its process. Times are those of a steady clock of the host.
 
 mod file;
 mod load;
@@ -8,6 +8,7 @@ mod parse;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use trace::{OmissionRow, Text};
 
@@ -17,6 +18,7 @@ use crate::ranks::{by_rank, numbered, of_rank};
 use crate::rocprof::file::{Claimed, read, unread};
 use crate::rocprof::load::STATED_SHARE;
 use crate::rocprof::parse::{Parsed, parse};
+use crate::shared_file::{LastFile, SharedFile};
 use model::Error;
 use model::source::{RankFile, Source, SourceInfo};
 use model::{MAX_RANKS, RankData};
@@ -53,6 +55,7 @@ pub struct RocprofSource {
     problems: Vec<OmissionRow>,
     max_file_bytes: u64,
     max_rows_bytes: u64,
+    last: LastFile,
 }
 
 impl RocprofSource {
@@ -76,7 +79,7 @@ impl RocprofSource {
             let bytes = read(path, all)?;
             let mut room =
                 share(Some(all.saturating_sub(bytes.len() as u64) / STATED_SHARE), 1).room_of_file("process", 0);
-            let Parsed { processes, too_many, end, is_full } = parse(&bytes, None, 0, &mut room);
+            let Parsed { processes, too_many, end, is_full } = parse(&bytes, &mut room);
             let file = Text::from(path.to_string_lossy());
             let with_work: Vec<usize> = (0..processes.len()).filter(|at| processes[*at].device_records > 0).collect();
             if let Some(why) = end {
@@ -97,9 +100,11 @@ impl RocprofSource {
             }
             let stated = kineto::rank_of_name(&path.to_string_lossy()).filter(|_| with_work.len() == 1);
             let size_bytes = bytes.len() as u64;
+            let shared = Arc::new(SharedFile::default());
             claimed.extend(with_work.into_iter().map(|at| {
                 let stated = stated.filter(|rank| (0..MAX_RANKS).contains(rank));
-                (stated, Claimed { rank: 0, file: path.clone(), size_bytes, at })
+                let (file, shared, text) = (path.clone(), shared.clone(), processes[at].text.clone());
+                (stated, Claimed { rank: 0, file, shared, size_bytes, text })
             }));
         }
         if claimed.is_empty() {
@@ -114,6 +119,7 @@ impl RocprofSource {
             claimed,
             problems,
             max_file_bytes: all,
+            last: LastFile::default(),
             // Each rank that is read holds its file.
             max_rows_bytes: (all / at_once).saturating_sub(largest),
         })
@@ -157,7 +163,7 @@ impl Source for RocprofSource {
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {
         let claimed = of_rank(&self.claimed, rank, |claimed| claimed.rank, &self.path)?;
-        load::load(claimed, self.max_file_bytes, self.max_rows_bytes)
+        load::load(claimed, &self.last, (self.max_file_bytes, self.max_rows_bytes))
     }
 
     fn lacks(&self) -> &'static [&'static str] {

@@ -23,6 +23,7 @@ use trace::OmissionRow;
 
 use crate::format::{Beside, Format, Head};
 use crate::memory::{max_memory_bytes, share};
+use crate::shared_file::LastFile;
 use crate::xplane::devices::Claimed;
 use crate::xplane::load::Job;
 use model::Error;
@@ -75,6 +76,7 @@ pub struct XplaneSource {
     problems: Vec<OmissionRow>,
     max_file_bytes: u64,
     max_rows_bytes: u64,
+    last: LastFile,
 }
 
 impl XplaneSource {
@@ -101,6 +103,7 @@ impl XplaneSource {
             problems: found.problems,
             max_file_bytes: all,
             max_rows_bytes: all.saturating_sub(largest) / at_once,
+            last: LastFile::default(),
         })
     }
 }
@@ -130,7 +133,8 @@ impl Source for XplaneSource {
     fn load(&self, rank: i32) -> Result<RankData, Error> {
         let none = || Error::NoRank { path: self.path.clone(), why: format!("there is no device of rank {rank}") };
         let at = self.claimed.binary_search_by_key(&rank, |claimed| claimed.rank).map_err(|_| none())?;
-        let job = Job { ranks: self.ranks(), max_file_bytes: self.max_file_bytes, max_rows_bytes: self.max_rows_bytes };
+        let (max_file_bytes, max_rows_bytes, last) = (self.max_file_bytes, self.max_rows_bytes, self.last.clone());
+        let job = Job { ranks: self.ranks(), max_file_bytes, max_rows_bytes, last };
         load::load(&self.claimed[at], &job)
     }
 

@@ -280,7 +280,7 @@ impl Graph {
 /// lost it; then it is number `seq`.
 fn earliest(job: &Job, lane: usize, seq: i64, waiting: &[usize]) -> (What, Facts) {
     let mut best: Option<(i64, Option<i64>, &Facts)> = None;
-    for open in waiting.iter().flat_map(|rank| &job.open[*rank]).filter(|open| open.lane == Some(lane)) {
+    for open in waiting.iter().flat_map(|rank| job.open_in(lane, *rank)) {
         let What::Collective(number) = open.pending.what else { continue };
         let called = open.pending.facts.called_utc_ns;
         let is_better = |(best, at, _): (i64, Option<i64>, &Facts)| (number, called) < (best, at);

@@ -28,6 +28,8 @@ pub(crate) struct Lane {
     pub(crate) comm: usize,
     /// How far each rank is, by its place in [`Job::ranks`], ascending.
     pub(crate) at: Vec<(usize, Position)>,
+    /// Its collectives that have not ended: the rank, and the place among [`Job::open`] of that rank. Ascending.
+    open: Vec<(usize, usize)>,
 }
 
 impl Lane {
@@ -93,7 +95,7 @@ impl Job {
             job.in_flight[place] = state.in_flight;
             for (comm_state, comm) in state.comms.into_iter().zip(of_rank) {
                 let lane = *lanes.entry((comm, comm_state.numbering.clone())).or_insert_with(|| {
-                    job.lanes.push(Lane { comm, at: Vec::new() });
+                    job.lanes.push(Lane { comm, at: Vec::new(), open: Vec::new() });
                     job.lanes.len() - 1
                 });
                 job.add(place, comm, lane, comm_state);
@@ -101,6 +103,13 @@ impl Job {
             job.open[place].sort_by_key(|open| open.pending.order);
         }
         job.lanes.iter_mut().for_each(|lane| lane.at.sort_by_key(|(rank, _)| *rank));
+        for (rank, operations) in job.open.iter().enumerate() {
+            for (at, open) in operations.iter().enumerate() {
+                if let Some(lane) = open.lane {
+                    job.lanes[lane].open.push((rank, at));
+                }
+            }
+        }
         job
     }
 
@@ -130,6 +139,15 @@ impl Job {
     /// The place of a rank in [`ranks`](Self::ranks).
     pub(crate) fn place(&self, rank: i32) -> Option<usize> {
         self.ranks.binary_search(&rank).ok()
+    }
+
+    /// The collectives of a lane that have not ended on a rank, in the order of its calls.
+    pub(crate) fn open_in(&self, lane: usize, rank: usize) -> impl Iterator<Item = &Open> {
+        let open = &self.lanes[lane].open;
+        let of_rank = open[open.partition_point(|(other, _)| *other < rank)..]
+            .iter()
+            .take_while(move |(other, _)| *other == rank);
+        of_rank.map(|(rank, at)| &self.open[*rank][*at])
     }
 
     /// The operation that a rank called first of those that have not ended.

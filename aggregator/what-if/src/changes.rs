@@ -27,8 +27,9 @@ const MAX_LISTED: usize = 10;
 const LISTED_SCALE: f64 = 0.5;
 /// The sizes of gradient buckets in the listed changes.
 const LISTED_BUCKETS_MB: [u32; 4] = [5, 25, 50, 100];
-/// Of slow ranks, so many are replayed alone for the list.
+/// Of slow ranks, so many are replayed alone for the list, and so many of the communicators with the longest transfers.
 const MAX_RANKS: usize = 32;
+const MAX_COMMS: usize = 32;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -234,20 +235,33 @@ impl<'a> Predictor<'a> {
         let sizes: &[u32] = if runs_on_devices(analysis) { &[] } else { &LISTED_BUCKETS_MB };
         let buckets = sizes.iter().map(|mb| Asked { bucket_mb: Some(*mb), ..Asked::default() });
         let asked = ranks.chain(all).chain(buckets).filter_map(|asked| self.asked(&asked, analysis));
-        let of_comm = |(comm_id, name): (&i64, &String)| {
-            let scales = vec![(CommChoice::Only(*comm_id), LISTED_SCALE)];
+        let of_comm = |comm_id: i64| {
+            let scales = vec![(CommChoice::Only(comm_id), LISTED_SCALE)];
+            let name = comm_names.get(&comm_id)?;
             self.predict(
                 format!("transfers of communicator {name} take {LISTED_SCALE} of their time"),
                 &Different { scales, ..Different::default() },
             )
         };
-        let comms = if comm_names.len() > 1 { Some(comm_names.iter().map(of_comm)) } else { None };
-        let comms = comms.into_iter().flatten().flatten();
+        let comms = if comm_names.len() > 1 { longest_transfers(analysis) } else { Vec::new() };
+        let comms = comms.into_iter().take(MAX_COMMS).filter_map(of_comm);
         let mut listed: Vec<Prediction> = asked.chain(comms).filter(|p| p.saved_ns > 0).collect();
         listed.sort_by(|a, b| b.saved_ns.cmp(&a.saved_ns).then_with(|| a.change.cmp(&b.change)));
         listed.truncate(MAX_LISTED);
         listed
     }
+}
+
+/// The communicators, those with the longest transfers first. Without its transfers, none saves more than they take.
+fn longest_transfers(analysis: &Analysis) -> Vec<i64> {
+    let mut transfers_ns: BTreeMap<i64, i64> = BTreeMap::new();
+    for row in &analysis.tables.collective_instances {
+        let sum_ns = transfers_ns.entry(row.comm_id).or_default();
+        *sum_ns = sum_ns.saturating_add(row.transfer_ns.unwrap_or(0));
+    }
+    let mut comms: Vec<(i64, i64)> = transfers_ns.into_iter().collect();
+    comms.sort_by_key(|(comm_id, sum_ns)| (std::cmp::Reverse(*sum_ns), *comm_id));
+    comms.into_iter().map(|(comm_id, _)| comm_id).collect()
 }
 
 fn mean_ns(values: &[i64]) -> i64 {

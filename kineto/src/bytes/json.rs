@@ -107,7 +107,7 @@ impl<'a> Cursor<'a> {
 
     /// The cursor's position.
     #[inline]
-    pub(crate) fn pos(&self) -> usize {
+    pub fn pos(&self) -> usize {
         self.pos
     }
 

@@ -1,8 +1,11 @@
 //! Reads a file of rocprofv3 as text, and names a process in it.
 
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::shared_file::SharedFile;
 use model::Error;
 use model::units;
 
@@ -11,9 +14,11 @@ use model::units;
 pub(super) struct Claimed {
     pub(super) rank: i32,
     pub(super) file: PathBuf,
+    /// The file's bytes, which its processes share.
+    pub(super) shared: Arc<SharedFile>,
     pub(super) size_bytes: u64,
-    /// Its place in the file.
-    pub(super) at: usize,
+    /// The place of its text in the file.
+    pub(super) text: Range<usize>,
 }
 
 /// The error of a file that cannot be read.

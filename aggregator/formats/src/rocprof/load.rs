@@ -18,8 +18,9 @@ use trace::{DeviceRow, OmissionRow, Text};
 
 use crate::memory::share;
 use crate::rocprof::file::{Claimed, read, unread};
-use crate::rocprof::parse::{Parsed, Process, Record, Table, parse};
+use crate::rocprof::parse::{Process, Record, Table, parse_one};
 use crate::rows::{Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, step};
+use crate::shared_file::LastFile;
 use model::Error;
 use model::{Collective, KernelUse, Kind, NONE, RankData, RankInfo};
 
@@ -34,13 +35,19 @@ const MAX_NAMED: usize = 8;
 ///
 /// # Errors
 /// [`Error::NoInput`] if its file cannot be read.
-pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) -> Result<RankData, Error> {
-    let bytes = read(&claimed.file, max_file_bytes)?;
+pub(super) fn load(
+    claimed: &Claimed,
+    last: &LastFile,
+    (max_file_bytes, max_rows_bytes): (u64, u64),
+) -> Result<RankData, Error> {
+    let bytes = claimed.shared.bytes(last, || read(&claimed.file, max_file_bytes))?;
     let stated_bytes = max_rows_bytes / STATED_SHARE;
     let max_records = usize::try_from((max_rows_bytes - stated_bytes) / RECORD_BYTES).unwrap_or(usize::MAX);
     let mut room = share(Some(stated_bytes), 1).room_of_file("process", 0);
-    let Parsed { processes, end, is_full, .. } = parse(&bytes, Some(claimed.at), max_records, &mut room);
-    let process = processes.into_iter().nth(claimed.at).ok_or_else(|| unread(&claimed.file, "its process is gone"))?;
+    if bytes.len() < claimed.text.end {
+        return Err(unread(&claimed.file, "its process is gone"));
+    }
+    let (process, full) = parse_one(&bytes, claimed.text.start, max_records, &mut room);
     let file = Text::from(claimed.file.to_string_lossy());
     let devices = devices(&process);
     let mut loader = Loader {
@@ -56,8 +63,7 @@ pub(super) fn load(claimed: &Claimed, max_file_bytes: u64, max_rows_bytes: u64) 
         loader.add(record);
     }
     let mut omissions = loader.omissions();
-    // Other damage is listed when the file is opened.
-    omissions.extend(end.filter(|_| is_full).map(|why| OmissionRow::lost("rest of the file", why).file(file.clone())));
+    omissions.extend(full.map(|why| OmissionRow::lost("rest of the process", why).file(file.clone())));
     let Loader { rows, loose, .. } = loader;
     let clock_domain = match &*process.host {
         "" => format!("rocprof/{}", claimed.file.display()),

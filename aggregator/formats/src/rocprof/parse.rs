@@ -1,4 +1,4 @@
-//! The JSON of rocprofv3, read in one pass: what its processes state of themselves, and the records of one of them.
+//! The JSON of rocprofv3: what its processes state of themselves, and the records of one of them.
 //!
 //! ```text
 //!  {"rocprofiler-sdk-tool": [                          one item for each process
@@ -12,6 +12,7 @@
 //! Source: the output schema in ROCm/rocprofiler-sdk source/docs/how-to/using-rocprofv3.rst. Members may come in any order.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kineto::json::{Cursor, Fault, FaultKind, array, integer, object, take, text};
 use model::Room;
@@ -158,6 +159,8 @@ pub(super) struct Process {
     /// Records of other tables, by their names.
     pub(super) others: BTreeMap<String, i64>,
     pub(super) too_many: i64,
+    /// The place of its text in the file.
+    pub(super) text: Range<usize>,
 }
 
 /// A file.
@@ -179,8 +182,13 @@ struct Keep {
     max_records: usize,
 }
 
-/// Reads a file. Of the process at `wanted`, at most `max_records` records are kept. What the processes state is taken of `room`.
-pub(super) fn parse(bytes: &[u8], wanted: Option<usize>, max_records: usize, room: &mut Room) -> Parsed {
+impl Keep {
+    /// Records are only counted.
+    const NONE: Self = Self { is_wanted: false, max_records: 0 };
+}
+
+/// Reads what the processes of a file state, which is taken of `room`. Their records are counted.
+pub(super) fn parse(bytes: &[u8], room: &mut Room) -> Parsed {
     let mut parsed = Parsed::default();
     let mut cursor = Cursor::new(bytes, 0);
     cursor.space();
@@ -194,10 +202,12 @@ pub(super) fn parse(bytes: &[u8], wanted: Option<usize>, max_records: usize, roo
                 parsed.too_many += 1;
                 return cursor.skip();
             }
-            parsed.processes.push(Process::default());
-            let keep = Keep { is_wanted: wanted == Some(at), max_records };
+            // After damage, the rest of the file is the last process's.
+            parsed.processes.push(Process { text: cursor.pos()..bytes.len(), ..Process::default() });
             let process = &mut parsed.processes[at];
-            object(cursor, |key, cursor| process.member(key, cursor, keep, room))
+            object(cursor, |key, cursor| process.member(key, cursor, Keep::NONE, room))?;
+            process.text.end = cursor.pos();
+            Ok(())
         })
     });
     if let Err(fault) = read {
@@ -206,6 +216,18 @@ pub(super) fn parse(bytes: &[u8], wanted: Option<usize>, max_records: usize, roo
             Some(if parsed.is_full { format!("byte {}: {}", fault.at, room.full()) } else { fault.to_string() });
     }
     parsed
+}
+
+/// Reads one process, whose text begins at a byte, with at most `max_records` of its records. If what it states finds no room, the
+/// reason is returned, too.
+pub(super) fn parse_one(bytes: &[u8], from: usize, max_records: usize, room: &mut Room) -> (Process, Option<String>) {
+    let mut process = Process::default();
+    let keep = Keep { is_wanted: true, max_records };
+    let read = object(&mut Cursor::new(bytes, from), |key, cursor| process.member(key, cursor, keep, room));
+    // Other damage was found when the file was opened.
+    let full = read.err().filter(|fault| fault.what == FaultKind::Full);
+    let why = full.map(|fault| format!("byte {}: {}", fault.at, room.full()));
+    (process, why)
 }
 
 impl Process {

@@ -12,15 +12,12 @@ use rustc_hash::FxHashMap;
 
 use crate::rows::Added;
 use crate::xplane::load::Loader;
-use crate::xplane::profile::Device;
+use crate::xplane::profile::{Device, Owners};
 use crate::xplane::space::{Event, Plane};
 use model::{Kind, NONE};
 
 /// The device of a launch or of a thread; `None`: of several.
-type Owner = Option<Device>;
-type Owners = FxHashMap<i64, Owner>;
-
-fn add(owners: &mut Owners, id: i64, owner: Owner) {
+fn add(owners: &mut Owners, id: i64, owner: Option<Device>) {
     let known = owners.entry(id).or_insert(owner);
     *known = known.filter(|known| Some(*known) == owner);
 }
@@ -28,11 +25,14 @@ fn add(owners: &mut Owners, id: i64, owner: Owner) {
 impl<'a> Loader<'a> {
     /// Reads the planes with threads.
     pub(super) fn host(&mut self) {
-        let is_divided = self.claimed.profile.devices.len() > 1;
-        let launches = if is_divided { self.owners_of_launches() } else { Owners::default() };
-        let planes: Vec<Plane<'a>> =
-            self.planes_with_threads().into_iter().map(|message| self.plane(message)).collect();
-        let threads = if is_divided { self.owners_of_threads(&planes, &launches) } else { Owners::default() };
+        let profile = &self.claimed.profile;
+        let messages = profile.planes_with_threads(self.bytes);
+        let is_divided = profile.devices.len() > 1 && !messages.is_empty();
+        let none = Owners::default();
+        // All ranks of the file ask the same.
+        let launches = if is_divided { profile.launches.get_or_init(|| self.owners_of_launches()) } else { &none };
+        let planes: Vec<Plane<'a>> = messages.into_iter().map(|message| self.plane(message)).collect();
+        let threads = if is_divided { self.owners_of_threads(&planes, launches) } else { Owners::default() };
         for plane in &planes {
             let mut names: FxHashMap<i64, (u32, Kind)> = FxHashMap::default();
             for line in self.lines(plane) {
@@ -94,7 +94,7 @@ impl<'a> Loader<'a> {
     fn owners_of_launches(&self) -> Owners {
         let mut owners = Owners::default();
         for device in &self.claimed.profile.devices {
-            for message in self.planes_of(*device) {
+            for message in self.claimed.profile.planes_of(*device, self.bytes) {
                 // The load of its own rank counts what is damaged.
                 let plane = Plane::of(message, self.max_kind_bytes());
                 for line in plane.lines().flatten() {

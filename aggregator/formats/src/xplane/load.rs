@@ -9,10 +9,11 @@ use trace::rank::mark_below_operators;
 use trace::{DeviceRow, OmissionRow, Text};
 
 use crate::rows::{Added, Rows, counted, list, step};
+use crate::shared_file::LastFile;
 use crate::xplane::collectives::{Found, collectives};
 use crate::xplane::devices::Claimed;
-use crate::xplane::profile::{ABSOLUTE_NS, Device, has_threads, shown, unread};
-use crate::xplane::space::{Event, Line, Losses, Plane, Space, plane_name};
+use crate::xplane::profile::{ABSOLUTE_NS, Device, shown, unread};
+use crate::xplane::space::{Event, Line, Losses, Plane};
 use crate::xplane::stats::{Key, Stat};
 use model::Error;
 use model::protobuf::read::{Damage, Message};
@@ -49,7 +50,8 @@ pub(super) struct Counts {
 
 /// Reads the planes of a device and of its host.
 pub(super) struct Loader<'a> {
-    pub(super) space: &'a Space<'a>,
+    /// The file.
+    pub(super) bytes: &'a [u8],
     pub(super) claimed: &'a Claimed,
     pub(super) rows: Rows,
     pub(super) counts: Counts,
@@ -68,6 +70,7 @@ pub(super) struct Job {
     /// Memory for files, and for the rows of a rank.
     pub(super) max_file_bytes: u64,
     pub(super) max_rows_bytes: u64,
+    pub(super) last: LastFile,
 }
 
 /// Loads a rank.
@@ -75,13 +78,12 @@ pub(super) struct Job {
 /// # Errors
 /// [`Error::NoInput`] if its file cannot be read.
 pub(super) fn load(claimed: &Claimed, job: &Job) -> Result<RankData, Error> {
-    let bytes = claimed.profile.bytes(job.max_file_bytes)?;
-    let space = Space::of(&bytes);
-    if space.planes.is_empty() {
-        return Err(unread(&claimed.profile.path, "it has no planes any more"));
+    let bytes = claimed.profile.bytes(&job.last, job.max_file_bytes)?;
+    if (bytes.len() as u64) < claimed.profile.size_bytes {
+        return Err(unread(&claimed.profile.path, "it is shorter than before"));
     }
     let mut loader = Loader {
-        space: &space,
+        bytes: &bytes,
         claimed,
         rows: Rows::within(job.max_rows_bytes),
         counts: Counts::default(),
@@ -100,21 +102,6 @@ impl<'a> Loader<'a> {
     /// What kinds of events may take of the memory.
     pub(super) fn max_kind_bytes(&self) -> u64 {
         self.max_kind_bytes
-    }
-
-    /// The planes that pass `is_wanted`, with their names.
-    pub(super) fn planes(&self, is_wanted: impl Fn(&[u8]) -> bool) -> Vec<Message<'a>> {
-        self.space.planes.iter().copied().filter(|plane| is_wanted(plane_name(*plane))).collect()
-    }
-
-    /// The planes with threads of the host.
-    pub(super) fn planes_with_threads(&self) -> Vec<Message<'a>> {
-        self.planes(has_threads)
-    }
-
-    /// The planes of a device.
-    pub(super) fn planes_of(&self, device: Device) -> Vec<Message<'a>> {
-        self.planes(|name| Device::of(name) == Some(device))
     }
 
     /// Reads what the lines of a plane refer to.

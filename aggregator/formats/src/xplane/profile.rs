@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, OnceLock};
 
+use rustc_hash::FxHashMap;
 use trace::place;
-use trace::{OmissionRow, Text, lock};
+use trace::{OmissionRow, Text};
 
+use crate::shared_file::{LastFile, SharedFile};
 use crate::xplane::space::{MAX_PARTS, Plane, Space, count_events, lines, plane_name};
 use crate::xplane::stats::Key;
 use model::Error;
@@ -53,9 +56,12 @@ impl Device {
 }
 
 /// Whether a plane has threads of the host.
-pub(super) fn has_threads(plane: &[u8]) -> bool {
+fn has_threads(plane: &[u8]) -> bool {
     plane.starts_with(b"/host:") && !NO_THREADS.contains(&plane)
 }
+
+/// The device of each launch or thread by its number; `None` if several claim it.
+pub(super) type Owners = FxHashMap<i64, Option<Device>>;
 
 /// What the times of a profile count from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,8 +83,12 @@ pub(super) struct Profile {
     pub(super) devices: Vec<Device>,
     pub(super) has_threads: bool,
     pub(super) size_bytes: u64,
-    /// The bytes, while a rank of the file is read.
-    held: Mutex<Weak<Vec<u8>>>,
+    /// The places of the planes of each device, ascending, and of those with threads. A rank looks at no others.
+    device_planes: Vec<(Device, Range<usize>)>,
+    thread_planes: Vec<Range<usize>>,
+    /// The device of each launch, once a rank has asked for it.
+    pub(super) launches: OnceLock<Owners>,
+    file: SharedFile,
 }
 
 /// The error of a file that cannot be read.
@@ -114,7 +124,10 @@ impl Profile {
             devices: Vec::new(),
             has_threads: false,
             size_bytes: bytes.len() as u64,
-            held: Mutex::default(),
+            device_planes: Vec::new(),
+            thread_planes: Vec::new(),
+            launches: OnceLock::new(),
+            file: SharedFile::default(),
         };
         profile.survey(&space, remarks);
         said(&space, remarks);
@@ -130,10 +143,12 @@ impl Profile {
             let name = plane_name(*plane);
             let mut with_events = lines(*plane).filter(|line| line.fields().flatten().any(|field| field.number == 4));
             if let Some(device) = Device::of(name) {
+                self.device_planes.push((device, plane.place()));
                 let first = with_events.next();
                 devices.extend(first.map(|_| device));
                 first_ns = first_ns.or(first.and_then(timestamp_ns));
             } else if has_threads(name) {
+                self.thread_planes.push(plane.place());
                 self.has_threads |= with_events.next().is_some();
             } else if name == ENVIRONMENT {
                 let environment = Plane::of(*plane, HEAD_BYTES);
@@ -154,6 +169,7 @@ impl Profile {
             }
         }
         self.devices = devices.into_iter().collect();
+        self.device_planes.sort_by_key(|(device, place)| (*device, place.start));
         self.clock.is_absolute = first_ns.is_some_and(|ns: i64| ns > ABSOLUTE_NS);
         if total > 0 {
             let more = others.len().saturating_sub(MAX_NAMED);
@@ -164,18 +180,27 @@ impl Profile {
         }
     }
 
-    /// Its bytes, which ranks that are read at the same time share.
+    /// The planes of a device.
+    pub(super) fn planes_of<'a>(&self, device: Device, bytes: &'a [u8]) -> Vec<Message<'a>> {
+        let first = self.device_planes.partition_point(|(other, _)| *other < device);
+        let of_device = self.device_planes[first..].iter().take_while(|(other, _)| *other == device);
+        // The file may be another one by now.
+        let is_of_device = |plane: &Message<'a>| Device::of(plane_name(*plane)) == Some(device);
+        of_device.filter_map(|(_, place)| Message::within(bytes, place.clone())).filter(is_of_device).collect()
+    }
+
+    /// The planes with threads of the host.
+    pub(super) fn planes_with_threads<'a>(&self, bytes: &'a [u8]) -> Vec<Message<'a>> {
+        let planes = self.thread_planes.iter().filter_map(|place| Message::within(bytes, place.clone()));
+        planes.filter(|plane| has_threads(plane_name(*plane))).collect()
+    }
+
+    /// Its bytes.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(super) fn bytes(&self, max_bytes: u64) -> Result<Arc<Vec<u8>>, Error> {
-        let mut held = lock(&self.held);
-        if let Some(bytes) = held.upgrade() {
-            return Ok(bytes);
-        }
-        let bytes = Arc::new(read(&self.path, max_bytes)?);
-        *held = Arc::downgrade(&bytes);
-        Ok(bytes)
+    pub(super) fn bytes(&self, last: &LastFile, max_bytes: u64) -> Result<Arc<Vec<u8>>, Error> {
+        self.file.bytes(last, || read(&self.path, max_bytes))
     }
 
     /// The clock of its times. UTC is read once for a recording, so it does not make two recordings agree.

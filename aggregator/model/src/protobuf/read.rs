@@ -1,6 +1,7 @@
 //! Reads messages without copying. Types 3 and 4 (groups) are in no profile. Whatever cannot be read is an error with its byte in the file.
 
 use std::fmt;
+use std::ops::Range;
 
 /// Most bytes of a varint of 64 bits.
 const MAX_VARINT_BYTES: usize = 10;
@@ -54,6 +55,16 @@ impl<'a> Message<'a> {
     /// A whole file.
     pub fn of(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
+    }
+
+    /// The message at a place of a file; `None` if the file ends before.
+    pub fn within(bytes: &'a [u8], place: Range<usize>) -> Option<Self> {
+        Some(Self { bytes: bytes.get(place.clone())?, at: place.start })
+    }
+
+    /// Its place in the file.
+    pub fn place(&self) -> Range<usize> {
+        self.at..self.at + self.bytes.len()
     }
 
     /// Its fields, up to the first that cannot be read.
