@@ -234,6 +234,12 @@ pub fn hands_over_collective(name: &str) -> bool {
     name.starts_with(COLLECTIVE_CALL_PREFIX)
 }
 
+/// Whether a Python function, as torch.profiler names it (`train.py(7): step`), belongs to neither torch nor a package.
+pub fn is_users_python(name: &str) -> bool {
+    const OTHERS: [&str; 4] = ["/torch/", "site-packages/", "dist-packages/", "/lib/python"];
+    name.contains(".py(") && !name.starts_with("torch/") && !OTHERS.iter().any(|part| name.contains(part))
+}
+
 /// Whether a row of the host waits: its name contains `wait`, in any case.
 pub fn waits(name: &str) -> bool {
     name.as_bytes().windows(4).any(|four| four.eq_ignore_ascii_case(b"wait"))

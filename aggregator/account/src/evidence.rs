@@ -19,6 +19,8 @@ pub(super) struct Evidence {
     pub(super) name: Option<Text>,
     /// The user's range that this range fills almost completely, if this range is a frame of a Python stack.
     pub(super) fills: Option<Text>,
+    /// The user's Python function with more than half of its time.
+    pub(super) code: Option<Text>,
     /// Whether the range loads input data.
     pub(super) input: bool,
     /// Whether the time of operators holds the time of this range, although no operator explains it.
@@ -142,6 +144,7 @@ impl<'a> Ranges<'a> {
             Some(Evidence {
                 name: range.map_or_else(|| key.0.map(Text::from), |range| range.name.clone()),
                 fills: range.and_then(|range| range.fills.clone()),
+                code: range.and_then(|range| range.code.clone()),
                 input: key.1,
                 in_operator: range.is_some_and(|range| range.in_operator),
                 excess_ns: median(series[rank].iter().copied())?,

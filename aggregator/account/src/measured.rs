@@ -134,6 +134,11 @@ impl<'a> Shown<'a> {
         own.or_else(lead)?.known_as().cloned()
     }
 
+    /// The user's Python function with more than half of the time of the rank's own range.
+    pub(super) fn code(&self, rank: usize) -> Option<Text> {
+        self.own[rank].as_ref()?.0.code.clone()
+    }
+
     /// The excess in that range, in the step at this position.
     pub(super) fn excess_ns(&self, rank: usize, step: usize) -> Option<f64> {
         match &self.own[rank] {

@@ -74,6 +74,7 @@ impl JudgedRanks<'_> {
             doubt: (judged.0 == Verdict::Undecided).then(|| case.doubt().into()),
             reason: basis.and_then(|_| case.reason(basis)).map(Word::from),
             evidence_range: shown.name(rank),
+            evidence_code: shown.code(rank),
             evidence_excess_ns: transfers.map(|t| t.excess_ns).or(range.map(|r| r.excess_ns.round() as i64)),
             evidence_z: range.and_then(|r| r.deviation.z()),
             evidence_persistence: range.map(|r| r.deviation.persistence),

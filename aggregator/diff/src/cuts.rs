@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use measure::modules::{MOST_LEVELS, backward_units};
 use rustc_hash::{FxHashMap, FxHashSet};
 use trace::kernel_rules::kernel_category;
-use trace::name_rules::module_name;
+use trace::name_rules::{self, module_name};
 use trace::rank::{Details, Launches, enclosing};
 use trace::{KernelCategory, Text, fnv_1a};
 
@@ -50,7 +50,7 @@ impl Origins {
         let mut found = Self { nodes: Vec::new(), module: nowhere(), functions: Vec::new(), function: nowhere() };
         let forward_of = backward_units(data);
         let is_module: Vec<bool> = data.names.iter().map(|name| module_name(name).is_some()).collect();
-        let is_own: Vec<bool> = data.names.iter().map(|name| is_function_of_user(name)).collect();
+        let is_own: Vec<bool> = data.names.iter().map(|name| name_rules::is_users_python(name)).collect();
         let mut numbers: FxHashMap<(u32, u32), u32> = FxHashMap::default();
         let mut functions: FxHashMap<Text, u32> = FxHashMap::default();
         for row in (0..events.len()).filter(|row| !events.kind[*row].is_device_work()) {
@@ -68,7 +68,8 @@ impl Origins {
                 }
                 module = number;
             }
-            let stack = || details.stack(row).and_then(|s| s.rsplit(';').find(|frame| is_function_of_user(frame)));
+            let stack =
+                || details.stack(row).and_then(|s| s.rsplit(';').find(|frame| name_rules::is_users_python(frame)));
             let text = if calls && is_own[name as usize] {
                 Some(data.names[name as usize].clone())
             } else if function == NOWHERE {
@@ -99,12 +100,6 @@ impl Origins {
         }
         paths
     }
-}
-
-/// Whether a Python function, as torch.profiler names it (`train.py(7): step`), belongs to neither torch nor a package.
-fn is_function_of_user(name: &str) -> bool {
-    const OTHERS: [&str; 4] = ["/torch/", "site-packages/", "dist-packages/", "/lib/python"];
-    name.contains(".py(") && !name.starts_with("torch/") && !OTHERS.iter().any(|part| name.contains(part))
 }
 
 /// Adds the sums of a rank's work to its profile. `own_ns` has the time of each row by itself.

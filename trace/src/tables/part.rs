@@ -163,6 +163,8 @@ tables! {
         input: bool,
         /// Name of the user's range that this Python frame fills.
         fills: Option<Text>,
+        /// The user's Python function that is the innermost one for more than half of this time.
+        code: Option<Text>,
         /// Whether it is a user's range or a Python frame inside of an operator of a host without a device.
         in_operator: bool,
         /// Self time in each step of `own_steps`.

@@ -73,6 +73,9 @@ tables! {
         /// an `evidence_excess_ns`: outside of all recorded ranges. If the largest cause stands on a range, ranks without
         /// evidence of their own are measured in the same range.
         evidence_range: Option<Text>,
+        /// The user's Python function, as `train.py(11): load`, that is the innermost one for more than half of that range's time. Null
+        /// without recorded stacks, and for ranks without evidence of their own.
+        evidence_code: Option<Text>,
         /// Time in that range, or in `transfers`, above that of the other ranks or communicators, per step.
         evidence_excess_ns: Option<i64>,
         /// Distance of that range's excess from the same range on the other ranks, in standard errors of a median over

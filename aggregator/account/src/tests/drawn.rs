@@ -197,7 +197,8 @@ fn self_times_in_own_stretches() {
     assert_eq!((few.ranges.len(), few.ranges_dropped, few.dropped_max_ns), (1, 2, 110));
 }
 
-/// Frames of a Python stack are the innermost rows. The first frame fills the user's range, the second one does not.
+/// Frames of a Python stack are the innermost rows. The first frame fills the user's range, the second one does not. The user's function
+/// around the time of a range is its code.
 ///
 /// ```text
 ///   ProfilerStep#7        |--------------------------------------|
@@ -225,17 +226,19 @@ fn a_python_frame_has_the_name_of_the_range_that_it_fills() {
         vec![trace::CollectiveRow { start_ns: Some(400), end_ns: Some(460), ..trace::CollectiveRow::default() }.into()];
     let part = map_rank(&data, &exact());
     let name = |r: &RangePart| r.name.clone().unwrap_or("outside".into());
-    let mut fills: Vec<_> = part.ranges.iter().map(|r| (name(r), r.self_ns[0], r.fills.as_deref())).collect();
-    fills.sort_unstable();
+    let of_range = |r: &RangePart| (name(r), r.self_ns[0], r.fills.clone(), r.code.clone());
+    let mut found: Vec<_> = part.ranges.iter().map(of_range).collect();
+    found.sort_unstable();
+    let delay = || Some("train.py(7): delay".into());
     assert_eq!(
-        fills,
+        found,
         [
-            ("<built-in linear>".into(), 50, None),
-            ("<built-in sleep>".into(), 98, Some("injected_delay")),
-            ("forward".into(), 150, None),
-            ("injected_delay".into(), 1, None),
-            ("outside".into(), 100, None),
-            ("train.py(7): delay".into(), 1, None),
+            ("<built-in linear>".into(), 50, None, None),
+            ("<built-in sleep>".into(), 98, Some("injected_delay".into()), delay()),
+            ("forward".into(), 150, None, None),
+            ("injected_delay".into(), 1, None, None),
+            ("outside".into(), 100, None, None),
+            ("train.py(7): delay".into(), 1, None, delay()),
         ]
     );
 }

@@ -3,7 +3,9 @@
 use trace::{KernelStatsRow, LostTimeLineRow, Reason, StragglerRow, Verdict as RankVerdict, Word};
 
 use super::level::Found as Level;
-use super::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
+use super::phrases::{
+    HIDING, certainty_of, every, in_python, named, stands_on_range, stands_on_transfers, variation, why,
+};
 use crate::slow_kernels::slow_kernels;
 use model::analysis::{Facts, Verdict, VerdictKind};
 use model::parts_of_step::when;
@@ -143,7 +145,7 @@ fn location(row: &StragglerRow, about: &About<'_>) -> String {
         let (name, ratio, others) = (shorten(&slow.kernel.name, 60), slow.ratio, slow.compared_with);
         format!("; its kernel `{name}` takes {ratio:.2} × as long as on {others}")
     });
-    why(row, about.facts) + &in_the_step(row) + &kernel
+    why(row, about.facts) + &in_the_step(row) + &in_python(row) + &kernel
 }
 
 /// The part of the excess that delays the step, if it is much smaller: other work hides the rest.
@@ -157,29 +159,42 @@ fn in_the_step(row: &StragglerRow) -> String {
     format!("; {} of it {delay} the step", ns(row.step_delay_ns))
 }
 
-/// What to do.
-fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String> {
-    let of_reason = || match verdict.reason.as_ref().and_then(Word::known) {
-        Some(Reason::Input) => {
+/// What to do about the reason of a verdict.
+fn of_reason(verdict: &Verdict, about: &About<'_>) -> String {
+    let code = about.row.and_then(|row| row.evidence_code.as_ref());
+    let text = match (verdict.reason.as_ref().and_then(Word::known), code) {
+        (Some(Reason::Host | Reason::Waiting | Reason::Input), Some(code)) => {
+            return format!("look at `{code}` on that rank: Python's recorded stacks show that the time goes there");
+        }
+        (Some(Reason::Input), _) => {
             "look at the data loader of that rank: its storage, its workers, the size of its samples"
         }
-        Some(Reason::Device) => {
+        (Some(Reason::Device), _) => {
             "check the clocks, power, temperature and errors of that GPU, as with nvidia-smi -q or dcgmi diag"
         }
-        Some(Reason::Waiting) => "look at what that range waits for: another process, a queue, a lock, or storage",
-        Some(Reason::Network) => "look at the network of that rank's host, and at the algorithm and channels it uses",
-        Some(Reason::Host) => {
-            "record Python stacks (with_stack=True) to see what that process does: Python code, locks, input and output"
+        (Some(Reason::Waiting), _) => "look at what that range waits for: another process, a queue, a lock, or storage",
+        (Some(Reason::Network), _) => {
+            "look at the network of that rank's host, and at the algorithm and channels it uses"
+        }
+        (Some(Reason::Host), _) => {
+            "see what that process does then: Python stacks (with_stack=True), or samples by perf or py-spy, show its code, locks, input \
+             and output"
         }
         _ if about.row.is_some_and(stands_on_range) => {
             "look at the named range on that rank: more work, a slower device, or a noisy neighbour"
         }
         _ => "compare that rank's operators with another rank's: more work, a slower device, or a noisy neighbour",
     };
+    text.into()
+}
+
+/// What to do.
+fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String> {
+    let of_reason = || of_reason(verdict, about);
     let few = about.row.is_some_and(|row| (row.steps.max(0) as usize) < t.min_steps);
     let missing = &about.facts.missing_ranks;
     match (verdict.kind, about.row) {
-        (VerdictKind::Cause, _) => Some(of_reason().into()),
+        (VerdictKind::Cause, _) => Some(of_reason()),
         (VerdictKind::Undecided, Some(_)) if few && verdict.within_variation => {
             Some(format!("this may be chance: record at least {} steps", t.min_steps))
         }
@@ -189,7 +204,7 @@ fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String
         (VerdictKind::Undecided, Some(_)) if verdict.within_variation => {
             Some("this may be chance: record more steps before you look for a reason".into())
         }
-        (VerdictKind::Undecided, Some(_)) => Some(of_reason().into()),
+        (VerdictKind::Undecided, Some(_)) => Some(of_reason()),
         (VerdictKind::Undecided, None) if verdict.exposed_wait_ns.is_none() && !missing.is_empty() => {
             let verb = if about.facts.has_chosen_ranks() { "analyze the other" } else { "record the missing" };
             Some(format!("{verb} ranks too: {}", ranks(missing)))

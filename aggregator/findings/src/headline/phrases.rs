@@ -84,6 +84,11 @@ pub(super) fn why(row: &StragglerRow, facts: &Facts) -> String {
     }
 }
 
+/// Where in the user's Python that time goes, as the end of a sentence.
+pub(super) fn in_python(row: &StragglerRow) -> String {
+    row.evidence_code.as_ref().map_or(String::new(), |code| format!("; most of that range is in Python's `{code}`"))
+}
+
 /// The distance of the basis of the verdict from the other ranks, in standard errors, and the share of steps that show it.
 pub(super) fn certainty_of(row: &StragglerRow) -> (Option<f64>, Option<f64>) {
     if stands_on_range(row) { (row.evidence_z, row.evidence_persistence) } else { (row.z, row.persistence) }

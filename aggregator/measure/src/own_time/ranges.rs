@@ -33,6 +33,9 @@ pub struct RangePart {
     pub input: bool,
     /// If this Python frame covers a user's range almost completely, the name of that range.
     pub fills: Option<Text>,
+    /// The user's Python function, as `train.py(11): load`, that is the innermost one for more than half of this time. `None` without
+    /// one, and without recorded stacks.
+    pub code: Option<Text>,
     /// Whether it is a user's range or a Python frame inside of an operator of a host without a device. Its self time counts as
     /// that operator's in [`StepPart::busy_ns`](super::StepPart::busy_ns), but no operator explains it.
     pub in_operator: bool,
@@ -87,6 +90,8 @@ struct NameClass {
     input: bool,
     /// Whether the name is a `ProfilerStep#N`, which comes from the profiler and not from the user.
     is_step: bool,
+    /// Whether the name is that of a Python function of the user.
+    is_users_python: bool,
 }
 
 impl NameClass {
@@ -115,6 +120,8 @@ struct Open {
     in_operator: bool,
     /// The name of the innermost user's range that contains the row or is the row.
     named: Option<u32>,
+    /// The innermost Python function of the user that contains the row or is the row.
+    code: Option<u32>,
     input: bool,
 }
 
@@ -196,6 +203,10 @@ impl<'a> Walk<'a> {
             Kind::UserAnnotation if !is_step => Some(class.canonical),
             _ => around.and_then(|o| o.named),
         };
+        let code = match events.kind[row] {
+            Kind::PythonFunction if class.is_users_python => Some(class.canonical),
+            _ => around.and_then(|o| o.code),
+        };
         let (range, enclosing) = match events.kind[row] {
             Kind::Runtime | Kind::Driver if class.synchronizes => (None, enclosing),
             // A call outside of all ranges is a range of its own.
@@ -203,7 +214,7 @@ impl<'a> Walk<'a> {
             _ if events.is_comm[row] || class.waits(events.kind[row]) => (None, None),
             _ => (range, range),
         };
-        thread.open.push(Open { start_ns, end_ns, range, enclosing, frame, operator, in_operator, named, input });
+        thread.open.push(Open { start_ns, end_ns, range, enclosing, frame, operator, in_operator, named, code, input });
         thread.assigned_ns = thread.assigned_ns.max(start_ns);
     }
 }
@@ -248,11 +259,12 @@ pub(super) fn self_times(
         cursors[thread].clip(slots, from_ns, to_ns, |step, ns| {
             let at = *position.entry(range).or_insert_with(|| {
                 let (frame, in_operator) = (row.frame, row.in_operator && on_host);
-                let self_ns = Vec::new();
-                times.push(RangeTime { range, self_ns, frame, in_operator, named: row.named, spread: false });
+                let (self_ns, code_ns) = (Vec::new(), Vec::new());
+                times.push(RangeTime { range, self_ns, code_ns, frame, in_operator, named: row.named, spread: false });
                 times.len() - 1
             });
             times[at].add(step, ns);
+            times[at].add_code(row.code, ns);
             times[at].spread |= (times[at].frame, times[at].named) != (row.frame, row.named);
             if let Some(named) = row.named {
                 *named_ns.entry(named).or_default() += ns;
@@ -263,9 +275,9 @@ pub(super) fn self_times(
     times.sort_by_cached_key(|time| (Reverse(time.total_ns()), name(time.range.0), time.range.1));
     let dropped = times.split_off(times.len().min(max_ranges));
     let part = |time: RangeTime| {
-        let fills = time.fills(&named_ns).and_then(name);
+        let (fills, code) = (time.fills(&named_ns).and_then(name), time.code().and_then(name));
         let (in_operator, self_ns) = (time.in_operator, time.by_step(steps));
-        RangePart { name: name(time.range.0), input: time.range.1, fills, in_operator, self_ns }
+        RangePart { name: name(time.range.0), input: time.range.1, fills, code, in_operator, self_ns }
     };
     Largest {
         ranges: times.into_iter().map(part).collect(),
@@ -277,11 +289,16 @@ pub(super) fn self_times(
 /// A frame fills a user's range if it covers at least this share of it.
 const FILLED: f64 = 0.9;
 
+/// Functions that are told apart in one range. One with more than half of the time is soon among them.
+const MAX_CODES: usize = 16;
+
 /// The self time of one range while it is collected.
 struct RangeTime {
     range: Range,
     /// Steps and times. Most ranges are in few of many steps. A step that several threads share may have several times.
     self_ns: Vec<(usize, i64)>,
+    /// Python functions of the user and the time in each, of the first [`MAX_CODES`].
+    code_ns: Vec<(u32, i64)>,
     frame: bool,
     /// Whether the first row of this range is code inside of an operator.
     in_operator: bool,
@@ -297,6 +314,21 @@ impl RangeTime {
             Some((last, sum)) if *last == step => *sum += ns,
             _ => self.self_ns.push((step, ns)),
         }
+    }
+
+    fn add_code(&mut self, code: Option<u32>, ns: i64) {
+        let Some(code) = code else { return };
+        if let Some((_, sum)) = self.code_ns.iter_mut().find(|(known, _)| *known == code) {
+            *sum += ns;
+        } else if self.code_ns.len() < MAX_CODES {
+            self.code_ns.push((code, ns));
+        }
+    }
+
+    /// The function with more than half of the time.
+    fn code(&self) -> Option<u32> {
+        let total_ns = self.total_ns();
+        self.code_ns.iter().find(|(_, ns)| 2 * ns > total_ns).map(|(code, _)| *code)
     }
 
     fn total_ns(&self) -> i64 {
@@ -465,6 +497,7 @@ fn classify(names: &[Text]) -> Vec<NameClass> {
         synchronizes: name_rules::synchronizes(name),
         input: name_rules::is_input(name),
         is_step: name_rules::is_step(name),
+        is_users_python: name_rules::is_users_python(name),
     };
     names.iter().enumerate().map(class).collect()
 }
@@ -494,6 +527,7 @@ mod tests {
             operator: false,
             in_operator: false,
             named: None,
+            code: None,
             input: false,
         };
         let before = |from_ms: i64, to_ms: i64| waits.before(&row, from_ms * MS, to_ms * MS) / MS;

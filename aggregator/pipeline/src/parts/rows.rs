@@ -222,8 +222,8 @@ impl PartRows {
         let own_step = |StepPart { step, dur_ns, busy_ns }| OwnStepRow { rank, without_waits, step, dur_ns, busy_ns };
         self.own_steps.extend(steps.into_iter().map(own_step));
         self.own_ranges.extend(ranges.into_iter().map(|range| {
-            let RangePart { name, input, fills, in_operator, self_ns } = range;
-            OwnRangeRow { rank, without_waits, name, input, fills, in_operator, self_ns: Some(self_ns) }
+            let RangePart { name, input, fills, code, in_operator, self_ns } = range;
+            OwnRangeRow { rank, without_waits, name, input, fills, code, in_operator, self_ns: Some(self_ns) }
         }));
         self.path_steps.extend(path_steps.into_iter().map(|(step, waited)| PathStepRow {
             rank,
@@ -489,6 +489,7 @@ impl Remaining {
             name: row.name,
             input: row.input,
             fills: row.fills,
+            code: row.code,
             in_operator: row.in_operator,
             self_ns: row.self_ns.unwrap_or_default(),
         };
