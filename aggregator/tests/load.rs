@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use fixtures::run::{manifest, meta, write_rows};
+use fixtures::shards::{manifest, meta, write_rows};
 use formats::run::{load_rank, outline_rank};
 use model::{Kind, NO_PARENT, NONE, RankData};
 use trace::{CollectiveRow, EventRow, RankRow, Row, Run, StepRow, shard_path};

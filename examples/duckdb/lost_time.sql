@@ -1,5 +1,5 @@
 -- Where does the time of the steps go, and which rank, host or communicator took what is lost?
--- The rows sum to the mean step. `line` is what stands out, `variation` what ranks lose to each other while none does.
+-- The rows sum to the mean step. `line` is what stands out, `variation` what ranks lose to each other while no rank stands out.
 with steps as (select count(distinct step) as n from lost_time),
      hosts as (select rank, any_value(host) as host from ranks group by rank)
 select t.part, l.pattern, t.rank, h.host, t.comm_id,

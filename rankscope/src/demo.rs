@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use simulator::{Level, Request, Slowness, Straggler, truth_path, write_request};
+use simulator::{Level, Request, Slowness, Straggler, is_written, write_request};
 use trace::terminal::say;
 
-/// Analyse a simulated job with one slow rank, to see what an answer looks like
+/// Analyze a simulated job with one slow rank, to see what an answer looks like
 ///
 /// Simulates 8 GPUs on two hosts that train for 20 steps. The kernels of rank 5 take 15 % longer. The job is written as a run, as if
-/// it had been recorded, and analysed like any other. It needs no GPU, no MPI and no network, and takes seconds.
+/// it had been recorded, and analyzed like any other. It needs no GPU, no MPI and no network, and takes seconds.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Write the run into this directory. If it holds the demo already, that is analysed again
+    /// Write the run into this directory. If it holds the demo already, that is analyzed again
     #[arg(short, long, value_name = "DIR", default_value = "rankscope-demo")]
     out: PathBuf,
 }
@@ -25,7 +25,6 @@ const SLOW: (usize, i64) = (5, 15);
 pub(crate) fn main(arguments: &Arguments, program: &str, analyze: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
     let out = &*arguments.out;
     let (rank, percent) = SLOW;
-    let is_there = out.join(trace::MANIFEST_FILE).is_file() && truth_path(out).is_file();
     let request = Request {
         steps: 20,
         host_ranks: 4,
@@ -34,7 +33,11 @@ pub(crate) fn main(arguments: &Arguments, program: &str, analyze: impl FnOnce(&P
         clock_drift_ppb: 5_000.0,
         ..Request::default()
     };
-    if !is_there && let Err(error) = write_request(&request, out) {
+    let written = match is_written(&request, out) {
+        Ok(false) => write_request(&request, out).map(drop),
+        is_there => is_there.map(drop),
+    };
+    if let Err(error) = written {
         say(format_args!("{program}: {error}"));
         return ExitCode::from(1);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use agent::console;
-use agent::exec::doctor::{Check, checks};
+use agent::exec::doctor::{Check, Found, checks};
 use clap::Args;
 use sources::{cupti, nccl};
 use trace::files::ScratchDirectory;
@@ -32,8 +32,9 @@ Exit codes: 0 all is recorded; 1 something is not, and the line says what to do;
 
 /// Least free room for a run.
 const LEAST_BYTES: u64 = 1 << 30;
-/// The clock source that is read without a call of the kernel.
-const FAST_CLOCK: &str = "tsc";
+/// Clock sources that are read without a call of the kernel: of x86-64, of virtual machines by KVM and Hyper-V, of aarch64
+/// (linux drivers/clocksource, arch/x86/kernel).
+const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
 const DRIVER: &str = "/proc/driver/nvidia";
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
@@ -44,13 +45,14 @@ pub(crate) fn main(arguments: &Arguments, program: &'static str) -> ExitCode {
     let width = all.iter().map(|check| check.what.len()).max().unwrap_or(0);
     let mut text = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
     for Check { what, found } in &all {
-        let (sign, said) = match found {
-            Ok(said) => ("ok", said),
-            Err(said) => ("NO", said),
+        let sign = match found {
+            Found::Well(_) => "ok",
+            Found::Remark(_) => "--",
+            Found::Lacking(_) => "NO",
         };
-        text.push_str(&format!("  {sign}  {what:width$}  {}\n", terminal::line(said)));
+        text.push_str(&format!("  {sign}  {what:width$}  {}\n", terminal::line(found.said())));
     }
-    let is_well = all.iter().all(|check| check.found.is_ok());
+    let is_well = !all.iter().any(|check| matches!(check.found, Found::Lacking(_)));
     match console::print_output(text.as_bytes(), Form::Text) {
         Ok(()) => ExitCode::from(u8::from(!is_well)),
         Err(error) => console::fail(program, &error, None),
@@ -77,7 +79,7 @@ fn driver(root: &Path) -> Check {
             }
         }
     };
-    Check { what: "driver", found }
+    Check { what: "driver", found: Found::of(found) }
 }
 
 fn model(device: &Path) -> Option<String> {
@@ -86,13 +88,22 @@ fn model(device: &Path) -> Option<String> {
     Some(line.trim().to_string())
 }
 
+/// The static command has no loader for the libraries of others.
+const CANNOT_LOOK: &str = "the static command cannot look for it; ask the wheel's or the usual command";
+
 fn cupti() -> Check {
+    if cfg!(target_env = "musl") {
+        return Check { what: "CUPTI", found: Found::Remark(CANNOT_LOOK.into()) };
+    }
     let said = |(path, version): (PathBuf, String)| format!("{version}, {}", path.display());
     let found = cupti::find().map(said).map_err(|error| format!("kernels and copies are not recorded: {error}"));
-    Check { what: "CUPTI", found }
+    Check { what: "CUPTI", found: Found::of(found) }
 }
 
 fn nccl() -> Check {
+    if cfg!(target_env = "musl") {
+        return Check { what: "NCCL", found: Found::Remark(CANNOT_LOOK.into()) };
+    }
     let found = match nccl::find() {
         Ok(nccl::Found { path, version: (major, minor, patch) }) => {
             let said = format!("{major}.{minor}.{patch}, {}", path.display());
@@ -112,30 +123,33 @@ fn nccl() -> Check {
             ))
         }
     };
-    Check { what: "NCCL", found }
+    Check { what: "NCCL", found: Found::of(found) }
 }
 
 fn clock(source: &Path) -> Check {
     let found = match fs::read_to_string(source) {
-        Ok(name) if name.trim() == FAST_CLOCK => Ok(name.trim().to_string()),
-        Ok(name) => Err(format!(
-            "the kernel reads {}, and each timestamp costs a call of the kernel; a host with a stable {FAST_CLOCK} records with less effort",
-            name.trim()
+        Ok(name) if FAST_CLOCKS.contains(&name.trim()) => Found::Well(name.trim().into()),
+        Ok(name) => Found::Remark(format!(
+            "{}: the kernel is called for each timestamp, which costs the program more than with {}",
+            name.trim(),
+            FAST_CLOCKS[0]
         )),
-        Err(error) => Err(format!("its source is not known: {}: {error}", source.display())),
+        Err(error) => Found::Remark(format!("its source is not known: {}: {error}", source.display())),
     };
     Check { what: "clock", found }
 }
 
 fn disk(out: &Path) -> Check {
-    let found = room(out).map_err(|error| format!("{}: {error}", out.display())).and_then(|bytes| {
-        let said = format!("{}: {:.1} GB are free", out.display(), bytes as f64 / 1e9);
-        if bytes < LEAST_BYTES {
-            Err(format!("{said}; rows that find no room are lost, and counted"))
-        } else {
-            Ok(said)
+    let found = match room(out) {
+        Err(error) => Found::Lacking(format!("{}: {error}", out.display())),
+        Ok(bytes) => {
+            let said = format!("{}: {:.1} GB are free", out.display(), bytes as f64 / 1e9);
+            match bytes < LEAST_BYTES {
+                true => Found::Remark(format!("{said}; rows that find no room are lost, and counted")),
+                false => Found::Well(said),
+            }
         }
-    });
+    };
     Check { what: "disk", found }
 }
 
@@ -155,28 +169,28 @@ mod tests {
     #[test]
     fn devices_of_the_driver_are_counted_by_model() {
         let root = tempfile::tempdir().unwrap();
-        assert!(driver(root.path()).found.unwrap_err().contains("no NVIDIA driver"));
+        assert!(driver(root.path()).found.said().contains("no NVIDIA driver"));
         fs::write(root.path().join("version"), "NVRM version: NVIDIA UNIX 580.82\nGCC version: 12\n").unwrap();
-        assert_eq!(driver(root.path()).found, Err("NVIDIA UNIX 580.82, but it shows no device here".into()));
+        assert_eq!(driver(root.path()).found, Found::Lacking("NVIDIA UNIX 580.82, but it shows no device here".into()));
         for device in ["0000:01:00.0", "0000:02:00.0"] {
             let device = root.path().join("gpus").join(device);
             fs::create_dir_all(&device).unwrap();
             fs::write(device.join("information"), "Model: \t\t NVIDIA H200\nIRQ:   \t\t 1\n").unwrap();
         }
-        assert_eq!(driver(root.path()).found, Ok("NVIDIA UNIX 580.82; 2 × NVIDIA H200".into()));
+        assert_eq!(driver(root.path()).found, Found::Well("NVIDIA UNIX 580.82; 2 × NVIDIA H200".into()));
     }
 
     #[test]
     fn a_slow_clock_and_a_missing_directory_are_said() {
         let root = tempfile::tempdir().unwrap();
         let source = root.path().join("source");
-        assert!(clock(&source).found.unwrap_err().contains("not known"));
+        assert!(clock(&source).found.said().contains("not known"));
         fs::write(&source, "hpet\n").unwrap();
-        assert!(clock(&source).found.unwrap_err().contains("hpet"));
+        assert!(matches!(clock(&source).found, Found::Remark(said) if said.contains("hpet")));
         fs::write(&source, "tsc\n").unwrap();
-        assert_eq!(clock(&source).found, Ok("tsc".into()));
-        assert!(disk(&root.path().join("runs/new")).found.is_ok_and(|said| said.contains("GB are free")));
-        assert!(disk(&source.join("inside")).found.is_err());
+        assert_eq!(clock(&source).found, Found::Well("tsc".into()));
+        assert!(disk(&root.path().join("runs/new")).found.said().contains("GB are free"));
+        assert!(matches!(disk(&source.join("inside")).found, Found::Lacking(_)));
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing is left");
     }
 }

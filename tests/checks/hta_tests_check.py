@@ -57,8 +57,9 @@ def fetch():
     """The folder of the tests."""
     tests = FOLDER / "source" / "tests"
     if not tests.is_dir():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-        # In isolation pip would install setuptools without a hash. .venv has it.
+        # In isolation pip would install setuptools without a hash. .venv has it, and the environment of the wheel has not.
+        python = str(ROOT / ".venv/bin/python")
+        command = [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
         command += ["--no-binary", ":all:", "--no-deps", "--no-build-isolation", "--require-hashes"]
         command += ["--dest", str(FOLDER), "--requirement", str(HTA)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fixtures::planted::{self, Plan};
-use fixtures::run::manifest;
+use fixtures::shards::manifest;
 use trace::{CollectiveRow, RankRow, Run};
 
 use crate::damage::{replace, rows};

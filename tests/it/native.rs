@@ -104,9 +104,9 @@ fn check_analysis(path: &Path, ranks: i32, active: usize) {
         assert!(fit.offset_ns.abs() <= fit.bound_ns.unwrap(), "{fit:?}");
         assert!(fit.error_ns.unwrap() <= fit.bound_ns.unwrap(), "{fit:?}");
     }
-    // Other programs may keep a thread from its CPU, so that it begins late for no recorded reason.
+    // Other programs may keep a thread from its CPU, so that it begins late for no recorded reason, and steps are not alike.
     let mut omissions = analysis::<OmissionRow>(path);
-    omissions.retain(|row| &*row.what != "starts in the account of lost time");
+    omissions.retain(|row| !row.what.ends_with("in the account of lost time"));
     assert_eq!(omissions, vec![]);
 }
 

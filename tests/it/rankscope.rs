@@ -63,10 +63,9 @@ fn the_demo_names_its_slow_rank_and_runs_twice() {
         assert!(here.join("rankscope-demo/analysis/views.sql").is_file());
     }
     let mut command = Command::new(RANKSCOPE);
-    fs::write(here.join("rankscope-demo.truth.json"), "").unwrap();
-    fs::create_dir_all(here.join("mine")).unwrap();
-    fs::write(here.join("mine/file"), "").unwrap();
-    let refused = finish(command.args(["demo", "-o", "mine"]).current_dir(&here)).expect_code(1);
+    // Another job with a truth, such as one of `simulate`.
+    fs::write(here.join("rankscope-demo.truth.json"), "{}").unwrap();
+    let refused = finish(command.arg("demo").current_dir(&here)).expect_code(1);
     assert!(refused.stderr.contains("it is not empty"), "{}", refused.stderr);
 }
 

@@ -11,8 +11,7 @@
 
 mod temporary;
 
-pub(crate) use temporary::is_temporary;
-pub use temporary::{ScratchDirectory, sweep, sweep_all};
+pub use temporary::{ScratchDirectory, is_temporary, sweep, sweep_all};
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileType};

@@ -57,7 +57,7 @@ fn exposed(context: &Context<'_>) -> Option<Found> {
         ),
         match (all.waits, analysis.facts.missing_ranks.is_empty()) {
             (Waits::Unknown, false) => {
-                "record the other ranks too, to tell waits for them from transfers, which smaller buckets or more compute per step hide"
+                "analyze all ranks of the job, to tell waits for them from transfers, which smaller buckets or more compute per step hide"
             }
             _ => "use smaller buckets, or more compute per step",
         },

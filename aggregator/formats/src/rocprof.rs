@@ -1,6 +1,6 @@
 //! JSON of rocprofv3 (`rocprofv3 --output-format json`) as a source of ranks: each process with work of a device is a rank.
 //!
-//! A file has one process or several. It is read wholly once; then each rank reads its process. Times are those of a steady clock of the host.
+//! A file has one process or several. Its processes are found when it is opened; each rank then parses its own. Times are those of a steady clock of the host.
 
 mod file;
 mod load;
@@ -55,7 +55,7 @@ pub struct RocprofSource {
     problems: Vec<OmissionRow>,
     max_file_bytes: u64,
     max_rows_bytes: u64,
-    last: LastFile,
+    last: LastFile<Vec<u8>>,
 }
 
 impl RocprofSource {
@@ -100,7 +100,7 @@ impl RocprofSource {
             }
             let stated = kineto::rank_of_name(&path.to_string_lossy()).filter(|_| with_work.len() == 1);
             let size_bytes = bytes.len() as u64;
-            let shared = Arc::new(SharedFile::default());
+            let shared = Arc::new(SharedFile::of(with_work.len()));
             claimed.extend(with_work.into_iter().map(|at| {
                 let stated = stated.filter(|rank| (0..MAX_RANKS).contains(rank));
                 let (file, shared, text) = (path.clone(), shared.clone(), processes[at].text.clone());

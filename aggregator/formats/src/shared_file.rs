@@ -1,40 +1,62 @@
-//! The bytes of a file that several ranks read. Ranks that are read at the same time share them, and so do ranks that are read one after
-//! the other, as long as no rank of another file comes in between.
+//! What is read of a file that has several ranks. Ranks that are read at the same time share it, and so do ranks that are read one after the
+//! other, unless a rank of another file comes in between.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use model::Error;
 use trace::lock;
 
 /// A file of several ranks.
-#[derive(Debug, Default)]
-pub(crate) struct SharedFile(Mutex<Weak<Vec<u8>>>);
+#[derive(Debug)]
+pub(crate) struct SharedFile<T> {
+    held: Mutex<Weak<T>>,
+    /// The number of its ranks, and how often one has asked.
+    ranks: usize,
+    asked: AtomicUsize,
+}
 
-/// The bytes of the file that was read last: of all files of a source, one stays in memory.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LastFile(Arc<Mutex<Option<Arc<Vec<u8>>>>>);
+/// What was read last: of all files of a source, one stays in memory until the last of its ranks has been read.
+#[derive(Debug)]
+pub(crate) struct LastFile<T>(Arc<Mutex<Option<Arc<T>>>>);
 
-impl SharedFile {
-    /// Its bytes, through `read` if no rank holds them.
+impl<T> Clone for LastFile<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for LastFile<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> SharedFile<T> {
+    /// A file of so many ranks.
+    pub(crate) fn of(ranks: usize) -> Self {
+        Self { held: Mutex::default(), ranks, asked: AtomicUsize::new(0) }
+    }
+
+    /// What is read of it, by `read` if no rank holds it.
     ///
     /// # Errors
     /// The error of `read`.
-    pub(crate) fn bytes(
-        &self,
-        last: &LastFile,
-        read: impl FnOnce() -> Result<Vec<u8>, Error>,
-    ) -> Result<Arc<Vec<u8>>, Error> {
-        // Other ranks of the file wait here, and then have its bytes.
-        let mut held = lock(&self.0);
-        if let Some(bytes) = held.upgrade() {
-            return Ok(bytes);
-        }
-        // The file before is dropped first: both together may not fit.
-        *lock(&last.0) = None;
-        let bytes = Arc::new(read()?);
-        *held = Arc::downgrade(&bytes);
-        *lock(&last.0) = Some(bytes.clone());
-        Ok(bytes)
+    pub(crate) fn get(&self, last: &LastFile<T>, read: impl FnOnce() -> Result<T, Error>) -> Result<Arc<T>, Error> {
+        // Other ranks of the file wait here, and then have it.
+        let mut held = lock(&self.held);
+        let is_last_rank = (self.asked.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.ranks.max(1));
+        let found = match held.upgrade() {
+            Some(found) => found,
+            None => {
+                // The file before is dropped first: both together may not fit.
+                *lock(&last.0) = None;
+                Arc::new(read()?)
+            }
+        };
+        *held = Arc::downgrade(&found);
+        *lock(&last.0) = (!is_last_rank).then(|| found.clone());
+        Ok(found)
     }
 }
 
@@ -44,15 +66,18 @@ mod tests {
 
     #[test]
     fn a_file_is_read_once_until_another_one_is_read() {
-        let (files, last) = ([SharedFile::default(), SharedFile::default()], LastFile::default());
+        let (files, last) = ([SharedFile::of(3), SharedFile::of(2)], LastFile::default());
         let mut reads = Vec::new();
-        for at in [0, 0, 1, 1, 0] {
+        for at in [0, 0, 1, 1, 0, 1] {
             let read = || {
                 reads.push(at);
-                Ok(vec![at as u8])
+                Ok(at)
             };
-            assert_eq!(*files[at].bytes(&last, read).unwrap(), [at as u8]);
+            assert_eq!(*files[at].get(&last, read).unwrap(), at);
         }
-        assert_eq!(reads, [0, 1, 0]);
+        assert_eq!(reads, [0, 1, 0, 1]);
+        assert!(lock(&last.0).is_some(), "file 1 is read for a second time, and has another rank");
+        files[1].get(&last, || Ok(1)).unwrap();
+        assert!(lock(&last.0).is_none(), "that was its last rank");
     }
 }

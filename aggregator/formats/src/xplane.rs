@@ -26,6 +26,7 @@ use crate::memory::{max_memory_bytes, share};
 use crate::shared_file::LastFile;
 use crate::xplane::devices::Claimed;
 use crate::xplane::load::Job;
+use crate::xplane::profile::Content;
 use model::Error;
 use model::RankData;
 use model::source::{RankFile, Source, SourceInfo};
@@ -76,7 +77,7 @@ pub struct XplaneSource {
     problems: Vec<OmissionRow>,
     max_file_bytes: u64,
     max_rows_bytes: u64,
-    last: LastFile,
+    last: LastFile<Content>,
 }
 
 impl XplaneSource {

@@ -36,6 +36,9 @@ pub struct Facts {
     pub ranks: Vec<i32>,
     /// Ranks of the job that are not in the analysis.
     pub missing_ranks: Vec<i32>,
+    /// Ranks that the user chose; `None`: all. Omitted from the JSON, which has the `selection`.
+    #[serde(skip)]
+    pub chosen_ranks: Option<Vec<i32>>,
     /// Host names.
     pub hosts: Vec<String>,
     /// Where each of `ranks` ran, in their order.
@@ -81,9 +84,10 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Whether the user chose ranks, so that others are not missing but left out.
+    /// Whether the user chose ranks and all of these are there, so that the others are not missing but left out.
     pub fn has_chosen_ranks(&self) -> bool {
-        self.selection.as_ref().is_some_and(|selection| selection.contains("--ranks"))
+        let is_chosen = |rank: &i32| self.chosen_ranks.as_ref().is_none_or(|chosen| chosen.contains(rank));
+        !self.missing_ranks.iter().any(is_chosen)
     }
 }
 

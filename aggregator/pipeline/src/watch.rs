@@ -17,6 +17,7 @@ mod tests;
 use std::path::Path;
 use std::time::Duration;
 
+use trace::files::is_temporary;
 use trace::{
     CounterRow, Growing, OmissionKind, Problem, RankRow, Row, Shard, StepRow, io_reason, place, rows_from_batch,
 };
@@ -326,10 +327,12 @@ fn slow_rank(analysis: &Analysis, rank: i32) -> Option<SlowRank> {
     })
 }
 
-/// Whether a directory has a file that is not hidden. Those of a run are in directories of its tables, but for its manifest.
+/// Whether a directory has a file that is neither hidden nor temporary. Those of a run are in directories of its tables, but for its
+/// manifest, which is first written under a temporary name.
 fn holds_files(directory: &Path) -> bool {
-    let is_visible_file = |entry: std::fs::DirEntry| {
-        !entry.file_name().as_encoded_bytes().starts_with(b".") && entry.file_type().is_ok_and(|kind| kind.is_file())
+    let is_other_file = |entry: std::fs::DirEntry| {
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        is_file && !entry.file_name().as_encoded_bytes().starts_with(b".") && !is_temporary(&entry.path())
     };
-    std::fs::read_dir(directory).is_ok_and(|entries| entries.flatten().any(is_visible_file))
+    std::fs::read_dir(directory).is_ok_and(|entries| entries.flatten().any(is_other_file))
 }

@@ -79,8 +79,8 @@ fn format(chosen: Option<Format>, out: &Path) -> Result<Format, Error> {
     };
     match chosen {
         None if out.extension().is_some_and(|extension| OTHERS.iter().any(|name| extension == *name)) => {
-            let why = "export writes timelines for Perfetto (.pftrace) and in Chrome's format (.json, .json.gz); tables are the Parquet \
-                       files of `analyze --out` and of a run, a page is written by `report`";
+            let why = "export writes timelines for Perfetto (.pftrace) and in Chrome's format (.json, .json.gz); `analyze \
+                       --out` writes tables as Parquet, and `report` writes a page";
             Err(Error::Option { option: "out", value: out.display().to_string(), why: why.into() })
         }
         None => Ok(if is_json { Format::Chrome } else { Format::Perfetto }),

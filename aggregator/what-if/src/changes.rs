@@ -27,8 +27,9 @@ const MAX_LISTED: usize = 10;
 const LISTED_SCALE: f64 = 0.5;
 /// The sizes of gradient buckets in the listed changes.
 const LISTED_BUCKETS_MB: [u32; 4] = [5, 25, 50, 100];
-/// Of slow ranks, so many are replayed alone for the list, and so many of the communicators with the longest transfers.
+/// Of slow ranks, so many are replayed alone for the list.
 const MAX_RANKS: usize = 32;
+/// Of communicators, so many are replayed with faster transfers for the list.
 const MAX_COMMS: usize = 32;
 
 /// What is asked for.
@@ -252,7 +253,7 @@ impl<'a> Predictor<'a> {
     }
 }
 
-/// The communicators, those with the longest transfers first. Without its transfers, none saves more than they take.
+/// The communicators, those with the longest transfers first. A communicator saves at most its transfers.
 fn longest_transfers(analysis: &Analysis) -> Vec<i64> {
     let mut transfers_ns: BTreeMap<i64, i64> = BTreeMap::new();
     for row in &analysis.tables.collective_instances {

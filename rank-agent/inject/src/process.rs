@@ -7,6 +7,7 @@
 #[expect(unsafe_code, reason = "handlers of the C library")]
 mod ffi;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use sources::nccl::{self, Callbacks, Source};
 
 use crate::{environment, follow, steps};
 
+/// Whether a flush at the end of the last communicator took too long. No other one is tried.
+static TOO_SLOW: AtomicBool = AtomicBool::new(false);
 /// Longest wait for each thread that writes the rows when the last communicator has ended.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait for the disk when the process exits.
@@ -153,13 +156,15 @@ impl nccl::ffi::Process for ThisProcess {
 
     /// A process may end by `_exit`, which calls no handler, as the children of Python's `multiprocessing` do: its rows are written now.
     fn last_comm_ended() {
-        // The kernels first: NCCL's rows get their times.
-        if let Some(cupti) = CUDA.get().and_then(Option::as_ref) {
-            cupti.settle(FLUSH_PATIENCE);
+        let (Some(source), Some(recorder)) = (nccl(), RECORDER.get().and_then(Option::as_ref)) else { return };
+        if TOO_SLOW.load(Ordering::Relaxed) {
+            return;
         }
-        if let (Some(source), Some(recorder)) = (nccl(), RECORDER.get().and_then(Option::as_ref)) {
-            source.flush(FLUSH_PATIENCE);
-            recorder.flush(FLUSH_PATIENCE);
+        // NCCL's rows get their times from kernels. Where CUPTI cannot hand these over now, they stay for the exit.
+        let are_timed = CUDA.get().and_then(Option::as_ref).is_none_or(|cupti| cupti.settle(FLUSH_PATIENCE));
+        if are_timed && !(source.flush(FLUSH_PATIENCE) && recorder.flush(FLUSH_PATIENCE)) {
+            // A disk that hangs must not delay the end of every communicator.
+            TOO_SLOW.store(true, Ordering::Relaxed);
         }
     }
 }

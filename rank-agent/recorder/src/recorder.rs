@@ -230,8 +230,8 @@ impl Recorder {
         }
     }
 
-    /// Writes all rows that were handed over until now, so that the process may then be killed. Returns whether they are on the disk
-    /// after at most `patience`.
+    /// Writes all rows that were handed over until now, so that the process may then be killed. Returns whether the writer has done so
+    /// after at most `patience`. Rows that the disk refuses stay for the next part, or are counted as lost.
     pub fn flush(&self, patience: Duration) -> bool {
         if self.handle.pid != std::process::id() {
             return false;

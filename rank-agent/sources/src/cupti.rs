@@ -156,7 +156,8 @@ impl Cupti {
         self.session.flush();
     }
 
-    /// Asks CUPTI for complete records and hands their rows to the recorder. Returns whether that is done after at most `patience`.
+    /// Asks CUPTI for complete records and hands their rows to the recorder. Returns whether that is done after at most `patience`: CUPTI
+    /// before 13.0 U1 must not be asked while the program runs.
     pub fn settle(&self, patience: Duration) -> bool {
         self.session.settle(patience)
     }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use fixtures::random::Random;
-use fixtures::run::manifest;
+use fixtures::shards::manifest;
 use recorder::{Collective, CollectiveOp, Kind, Memory, Options, Recorder};
 use trace::{EventRow, OmissionRow, RankRow, Run, parse_shard_name};
 

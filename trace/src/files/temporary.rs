@@ -180,7 +180,7 @@ pub fn sweep_all(directory: &Path) {
 }
 
 /// Whether a path has a temporary name.
-pub(crate) fn is_temporary(path: &Path) -> bool {
+pub fn is_temporary(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return false };
     let bytes = name.as_encoded_bytes();
     let middle = memchr::memmem::rfind(bytes, MIDDLE.as_bytes());

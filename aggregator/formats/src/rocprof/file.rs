@@ -15,7 +15,7 @@ pub(super) struct Claimed {
     pub(super) rank: i32,
     pub(super) file: PathBuf,
     /// The file's bytes, which its processes share.
-    pub(super) shared: Arc<SharedFile>,
+    pub(super) shared: Arc<SharedFile<Vec<u8>>>,
     pub(super) size_bytes: u64,
     /// The place of its text in the file.
     pub(super) text: Range<usize>,

@@ -37,15 +37,15 @@ const MAX_NAMED: usize = 8;
 /// [`Error::NoInput`] if its file cannot be read.
 pub(super) fn load(
     claimed: &Claimed,
-    last: &LastFile,
+    last: &LastFile<Vec<u8>>,
     (max_file_bytes, max_rows_bytes): (u64, u64),
 ) -> Result<RankData, Error> {
-    let bytes = claimed.shared.bytes(last, || read(&claimed.file, max_file_bytes))?;
+    let bytes = claimed.shared.get(last, || read(&claimed.file, max_file_bytes))?;
     let stated_bytes = max_rows_bytes / STATED_SHARE;
     let max_records = usize::try_from((max_rows_bytes - stated_bytes) / RECORD_BYTES).unwrap_or(usize::MAX);
     let mut room = share(Some(stated_bytes), 1).room_of_file("process", 0);
-    if bytes.len() < claimed.text.end {
-        return Err(unread(&claimed.file, "its process is gone"));
+    if bytes.len() as u64 != claimed.size_bytes {
+        return Err(unread(&claimed.file, "it has changed since it was opened"));
     }
     let (process, full) = parse_one(&bytes, claimed.text.start, max_records, &mut room);
     let file = Text::from(claimed.file.to_string_lossy());

@@ -26,11 +26,11 @@ impl<'a> Loader<'a> {
     /// Reads the planes with threads.
     pub(super) fn host(&mut self) {
         let profile = &self.claimed.profile;
-        let messages = profile.planes_with_threads(self.bytes);
+        let messages = profile.planes_with_threads(&self.content.bytes);
         let is_divided = profile.devices.len() > 1 && !messages.is_empty();
         let none = Owners::default();
         // All ranks of the file ask the same.
-        let launches = if is_divided { profile.launches.get_or_init(|| self.owners_of_launches()) } else { &none };
+        let launches = if is_divided { self.content.launches.get_or_init(|| self.owners_of_launches()) } else { &none };
         let planes: Vec<Plane<'a>> = messages.into_iter().map(|message| self.plane(message)).collect();
         let threads = if is_divided { self.owners_of_threads(&planes, launches) } else { Owners::default() };
         for plane in &planes {
@@ -94,7 +94,7 @@ impl<'a> Loader<'a> {
     fn owners_of_launches(&self) -> Owners {
         let mut owners = Owners::default();
         for device in &self.claimed.profile.devices {
-            for message in self.claimed.profile.planes_of(*device, self.bytes) {
+            for message in self.claimed.profile.planes_of(*device, &self.content.bytes) {
                 // The load of its own rank counts what is damaged.
                 let plane = Plane::of(message, self.max_kind_bytes());
                 for line in plane.lines().flatten() {

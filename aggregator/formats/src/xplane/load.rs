@@ -12,7 +12,7 @@ use crate::rows::{Added, Rows, counted, list, step};
 use crate::shared_file::LastFile;
 use crate::xplane::collectives::{Found, collectives};
 use crate::xplane::devices::Claimed;
-use crate::xplane::profile::{ABSOLUTE_NS, Device, shown, unread};
+use crate::xplane::profile::{ABSOLUTE_NS, Content, Device, shown};
 use crate::xplane::space::{Event, Line, Losses, Plane};
 use crate::xplane::stats::{Key, Stat};
 use model::Error;
@@ -51,7 +51,7 @@ pub(super) struct Counts {
 /// Reads the planes of a device and of its host.
 pub(super) struct Loader<'a> {
     /// The file.
-    pub(super) bytes: &'a [u8],
+    pub(super) content: &'a Content,
     pub(super) claimed: &'a Claimed,
     pub(super) rows: Rows,
     pub(super) counts: Counts,
@@ -70,7 +70,7 @@ pub(super) struct Job {
     /// Memory for files, and for the rows of a rank.
     pub(super) max_file_bytes: u64,
     pub(super) max_rows_bytes: u64,
-    pub(super) last: LastFile,
+    pub(super) last: LastFile<Content>,
 }
 
 /// Loads a rank.
@@ -78,12 +78,9 @@ pub(super) struct Job {
 /// # Errors
 /// [`Error::NoInput`] if its file cannot be read.
 pub(super) fn load(claimed: &Claimed, job: &Job) -> Result<RankData, Error> {
-    let bytes = claimed.profile.bytes(&job.last, job.max_file_bytes)?;
-    if (bytes.len() as u64) < claimed.profile.size_bytes {
-        return Err(unread(&claimed.profile.path, "it is shorter than before"));
-    }
+    let content = claimed.profile.content(&job.last, job.max_file_bytes)?;
     let mut loader = Loader {
-        bytes: &bytes,
+        content: &content,
         claimed,
         rows: Rows::within(job.max_rows_bytes),
         counts: Counts::default(),

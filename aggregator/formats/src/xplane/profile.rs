@@ -86,9 +86,15 @@ pub(super) struct Profile {
     /// The places of the planes of each device, ascending, and of those with threads. A rank looks at no others.
     device_planes: Vec<(Device, Range<usize>)>,
     thread_planes: Vec<Range<usize>>,
+    file: SharedFile<Content>,
+}
+
+/// The bytes of a profile, and what its ranks make of all of them.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) bytes: Vec<u8>,
     /// The device of each launch, once a rank has asked for it.
     pub(super) launches: OnceLock<Owners>,
-    file: SharedFile,
 }
 
 /// The error of a file that cannot be read.
@@ -126,8 +132,7 @@ impl Profile {
             size_bytes: bytes.len() as u64,
             device_planes: Vec::new(),
             thread_planes: Vec::new(),
-            launches: OnceLock::new(),
-            file: SharedFile::default(),
+            file: SharedFile::of(1),
         };
         profile.survey(&space, remarks);
         said(&space, remarks);
@@ -169,6 +174,7 @@ impl Profile {
             }
         }
         self.devices = devices.into_iter().collect();
+        self.file = SharedFile::of(self.devices.len());
         self.device_planes.sort_by_key(|(device, place)| (*device, place.start));
         self.clock.is_absolute = first_ns.is_some_and(|ns: i64| ns > ABSOLUTE_NS);
         if total > 0 {
@@ -198,9 +204,14 @@ impl Profile {
     /// Its bytes.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub(super) fn bytes(&self, last: &LastFile, max_bytes: u64) -> Result<Arc<Vec<u8>>, Error> {
-        self.file.bytes(last, || read(&self.path, max_bytes))
+    /// As [`open`](Self::open); [`Error::NoInput`] if the file has another size than then.
+    pub(super) fn content(&self, last: &LastFile<Content>, max_bytes: u64) -> Result<Arc<Content>, Error> {
+        let content =
+            self.file.get(last, || Ok(Content { bytes: read(&self.path, max_bytes)?, launches: OnceLock::new() }))?;
+        match content.bytes.len() as u64 == self.size_bytes {
+            true => Ok(content),
+            false => Err(unread(&self.path, "it has changed since it was opened")),
+        }
     }
 
     /// The clock of its times. UTC is read once for a recording, so it does not make two recordings agree.

@@ -44,7 +44,7 @@ impl<'a> Loader<'a> {
     /// Reads the planes of the rank's device.
     pub(super) fn device(&mut self) {
         let Some(device) = self.claimed.device else { return };
-        for message in self.claimed.profile.planes_of(device, self.bytes) {
+        for message in self.claimed.profile.planes_of(device, &self.content.bytes) {
             let plane = self.plane(message);
             if self.description.is_none() {
                 self.description = Some(description(self.claimed.rank, device, &plane.stats));

@@ -111,3 +111,18 @@ fn a_clean_job_raises_no_alarm() {
 fn steps_of_a_noise() -> usize {
     std::env::var("RANKSCOPE_WATCH_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(400)
 }
+
+/// A run begins as a directory with temporary and hidden files. Traces never become one.
+#[test]
+fn a_directory_that_may_become_a_run_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut watch = Watch::new(directory.path());
+    for name in [".rankscope-secret", "run.json.rankscope-12-0.tmp"] {
+        std::fs::write(directory.path().join(name), "").unwrap();
+        watch.refresh(Duration::ZERO).unwrap();
+        assert!(matches!(watch.state().phase, Phase::Waiting(_)), "{name}");
+    }
+    std::fs::write(directory.path().join("rank0.json.gz"), "").unwrap();
+    let error = watch.refresh(Duration::ZERO).unwrap_err().to_string();
+    assert!(error.contains("only a run can be watched"), "{error}");
+}

@@ -57,7 +57,7 @@ impl Served {
 fn accept(listener: &TcpListener, texts: &Arc<Mutex<Texts>>) {
     // A browser on this machine can be led to a local address by another site's name. An address that the network reaches hides
     // nothing from those who reach it.
-    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let is_local = listener.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
     let mut open: VecDeque<Weak<TcpStream>> = VecDeque::new();
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -137,7 +137,7 @@ fn respond(request: &str, texts: &Mutex<Texts>, is_local: bool) -> (&'static str
     match (method, path.split('?').next()) {
         _ if !is_whole => ("400 Bad Request", PLAIN, "This is not an HTTP/1.1 request.\n".into()),
         _ if is_foreign => {
-            ("421 Misdirected Request", PLAIN, "The metrics are served to localhost and to the address only.\n".into())
+            ("421 Misdirected Request", PLAIN, "The metrics are served under localhost or an IP address only.\n".into())
         }
         ("GET" | "HEAD", Some("/metrics")) => {
             let accepts = |line: &str| {

@@ -8,13 +8,37 @@ use super::endpoint;
 use super::environment::{Environment, ExecContext, find_library};
 use super::switch::NcclDetail;
 
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// All is well.
+    Well(String),
+    /// It is recorded, but the user should know this.
+    Remark(String),
+    /// Something will not be recorded: why, and what to do.
+    Lacking(String),
+}
+
+impl Found {
+    /// A result whose error is why something will not be recorded.
+    pub fn of(found: Result<String, String>) -> Self {
+        found.map_or_else(Self::Lacking, Self::Well)
+    }
+
+    /// What is said of it.
+    pub fn said(&self) -> &str {
+        match self {
+            Self::Well(said) | Self::Remark(said) | Self::Lacking(said) => said,
+        }
+    }
+}
+
 /// One thing that a recording needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// What was looked at, in a word.
     pub what: &'static str,
-    /// What was found; or why something will not be recorded, and what to do.
-    pub found: Result<String, String>,
+    pub found: Found,
 }
 
 /// Looks at what `exec` itself needs: the library that records, other tools that have taken its place, the directory of `ctl`, and the
@@ -29,16 +53,17 @@ pub fn checks() -> Vec<Check> {
         Ok(path) => (Ok(path.display().to_string()), problems),
         Err(_) => (Err(problems.join("; ")), Vec::new()),
     };
-    let tools = if of_tools.is_empty() { Ok("none is in the way".into()) } else { Err(of_tools.join("; ")) };
+    let tools = if of_tools.is_empty() { Ok("no other tool takes its place".into()) } else { Err(of_tools.join("; ")) };
     let ctl = endpoint::home().map(|path| path.display().to_string());
+    let ctl = ctl.map_err(|why| format!("recording cannot be switched by `ctl`: {why}"));
     let launcher = Identity::from_env(&|name| std::env::var(name).ok()).map(|identity| {
         format!("rank {} of {}, {}", identity.rank, identity.world_size, identity.launcher.described())
     });
     vec![
-        Check { what: "library", found: of_library },
-        Check { what: "other tools", found: tools },
-        Check { what: "ctl", found: ctl.map_err(|why| format!("recording cannot be switched by `ctl`: {why}")) },
-        Check { what: "launcher", found: launcher.map_err(|error| error.to_string()) },
+        Check { what: "library", found: Found::of(of_library) },
+        Check { what: "other tools", found: Found::of(tools) },
+        Check { what: "ctl", found: ctl.map_or_else(Found::Remark, Found::Well) },
+        Check { what: "launcher", found: Found::of(launcher.map_err(|error| error.to_string())) },
     ]
 }
 

@@ -22,8 +22,8 @@ pub(super) enum Message {
     Look,
     /// Ask CUPTI for complete records.
     Flush,
-    /// Ask CUPTI for complete records, hand their rows to the recorder, and reply.
-    Settle(SyncSender<()>),
+    /// Ask CUPTI for complete records, hand their rows to the recorder, and reply whether this version of CUPTI could be asked.
+    Settle(SyncSender<bool>),
     /// Read the buffers that have arrived, reply, and end.
     Finish(SyncSender<()>),
 }

@@ -199,12 +199,13 @@ impl Session {
         }
     }
 
-    /// Hands the rows of complete records to the recorder. Returns whether that is done after at most `patience`.
+    /// Hands the rows of complete records to the recorder. Returns whether that is done after at most `patience`; a version that must not
+    /// be asked for records at any time does not do it.
     pub(super) fn settle(&self, patience: Duration) -> bool {
         let (reply, done) = mpsc::sync_channel(1);
         !is_child()
             && self.capture.messages.try_send(Message::Settle(reply)).is_ok()
-            && done.recv_timeout(patience).is_ok()
+            && done.recv_timeout(patience) == Ok(true)
     }
 
     pub(super) fn collectives(&self, scope: &Scope<'_>, collectives: &[Collective]) -> bool {

@@ -47,7 +47,7 @@ pub(super) struct Worker {
     reported_iterator: bool,
     reported_size: bool,
     /// Those who wait for the rows of the next flush.
-    settling: Vec<SyncSender<()>>,
+    settling: Vec<SyncSender<bool>>,
 }
 
 impl Worker {
@@ -122,7 +122,7 @@ impl Worker {
             self.hand_over();
             for to in settling {
                 // As above.
-                let _ = to.send(());
+                let _ = to.send(self.is_ready() && self.capture.library.version().switches_safely());
             }
         }
     }

@@ -1,7 +1,8 @@
 //! NCCL's profiler plugin interface, versions 3 to 7: the functions that NCCL calls, and the tables in which it finds them.
 //!
 //! Every function catches panics, takes no lock (except `init`, `finalize`, and the call after which NCCL is asked for no channels), calls
-//! neither CUDA nor NCCL, and returns success. If the process cannot be recorded, the recorder itself reports that.
+//! neither CUDA nor NCCL, and returns success. The `finalize` of the last communicator waits until the rows are written, but no longer
+//! than seconds. If the process cannot be recorded, the recorder itself reports that.
 
 mod chain;
 #[cfg(feature = "fuzzing")]

@@ -142,7 +142,9 @@ impl Source {
     /// Hands all rows of operations that are over to the recorder. Returns whether that is done after at most `patience`.
     pub fn flush(&self, patience: Duration) -> bool {
         let asked = self.control.flushes.fetch_add(1, Ordering::AcqRel) + 1;
-        let Some(worker) = lock(&self.worker).as_ref().map(|worker| worker.thread().clone()) else { return false };
+        // A worker that has panicked flushes nothing.
+        let running = lock(&self.worker).as_ref().filter(|worker| !worker.is_finished()).map(|w| w.thread().clone());
+        let Some(worker) = running else { return false };
         worker.unpark();
         let began = Instant::now();
         while self.control.flushed.load(Ordering::Acquire) < asked {
