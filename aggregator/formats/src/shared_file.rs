@@ -1,5 +1,5 @@
-//! What is read of a file that has several ranks. Ranks that are read at the same time share it, and so do ranks that are read one after the
-//! other, unless a rank of another file comes in between.
+//! The content of a file that has several ranks. The file is read once for all ranks that are loaded at the same time, or one after the
+//! other without a rank of another file in between.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -16,7 +16,7 @@ pub(crate) struct SharedFile<T> {
     asked: AtomicUsize,
 }
 
-/// What was read last: of all files of a source, one stays in memory until the last of its ranks has been read.
+/// The content of the file that was read last. A source keeps one file in memory, until the last rank of that file has been loaded.
 #[derive(Debug)]
 pub(crate) struct LastFile<T>(Arc<Mutex<Option<Arc<T>>>>);
 
@@ -38,7 +38,7 @@ impl<T> SharedFile<T> {
         Self { held: Mutex::default(), ranks, asked: AtomicUsize::new(0) }
     }
 
-    /// What is read of it, by `read` if no rank holds it.
+    /// The content of the file. `read` reads it if no rank holds it.
     ///
     /// # Errors
     /// The error of `read`.

@@ -159,7 +159,7 @@ fn in_the_step(row: &StragglerRow) -> String {
     format!("; {} of it {delay} the step", ns(row.step_delay_ns))
 }
 
-/// What to do about the reason of a verdict.
+/// Advice for the reason of a verdict.
 fn of_reason(verdict: &Verdict, about: &About<'_>) -> String {
     let code = about.row.and_then(|row| row.evidence_code.as_ref());
     let text = match (verdict.reason.as_ref().and_then(Word::known), code) {

@@ -289,7 +289,7 @@ pub(super) fn self_times(
 /// A frame fills a user's range if it covers at least this share of it.
 const FILLED: f64 = 0.9;
 
-/// Functions that are told apart in one range. One with more than half of the time is soon among them.
+/// A range keeps the times of so many functions. A function with more than half of the time of a range comes early in it.
 const MAX_CODES: usize = 16;
 
 /// The self time of one range while it is collected.

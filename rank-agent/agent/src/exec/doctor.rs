@@ -1,4 +1,4 @@
-//! What `exec` needs on this machine, looked at before anything is recorded.
+//! Checks of what `exec` needs on this machine. Nothing is recorded.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::endpoint;
 use super::environment::{Environment, ExecContext, find_library};
 use super::switch::NcclDetail;
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// All is well.
@@ -25,7 +25,7 @@ impl Found {
         found.map_or_else(Self::Lacking, Self::Well)
     }
 
-    /// What is said of it.
+    /// The text that the user reads.
     pub fn said(&self) -> &str {
         match self {
             Self::Well(said) | Self::Remark(said) | Self::Lacking(said) => said,
@@ -36,8 +36,9 @@ impl Found {
 /// One thing that a recording needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at, in a word.
+    /// The thing, in a word or two.
     pub what: &'static str,
+    /// The result.
     pub found: Found,
 }
 
