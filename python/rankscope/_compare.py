@@ -47,7 +47,7 @@ class WhatIf(NamedTuple):
     #: Steps that were replayed, and their recorded mean length.
     steps: int
     step_ns: int
-    #: How much the replay of what happened differs from what happened; it is in all intervals.
+    #: How much of a step begins later than anything that was recorded explains; it is in all intervals.
     replay_error_ns: int
     #: What was asked for, or what would save most, the largest first.
     changes: list[Prediction]

@@ -208,15 +208,16 @@ class AnalysisTables:
 
     @property
     def pipeline(self) -> Table:
-        """One row per rank of a job whose ranks send to each other, and step: the idle time that the schedule makes."""
+        """One row per rank of a job whose ranks send to each other, and step: the idle time that the schedule makes. Empty
+        without an account of lost time."""
         return self._table("pipeline")
 
     @property
     def job_critical_path(self) -> Table:
-        """One row per piece of the critical path of the job, which leads from the end of each step back to its start. Where a
-        rank waited for another in a collective, the path goes on in the rank that arrived last. The pieces of a
-        step follow each other without a gap, so they sum to the length of the step. By step and time. Empty without
-        collectives."""
+        """One row per piece of the critical path of the job, which leads from the end of the last step back to the begin of
+        the first one. Where a rank waited for another in a collective, the path goes on in the rank that arrived
+        last. The pieces of a step follow each other without a gap, so they sum to the length of the step. By step
+        and time. Empty for one rank, and without an account of lost time."""
         return self._table("job_critical_path")
 
     @property

@@ -224,6 +224,5 @@ pub const FOLDERS: &[(&str, &[Room<'_>])] = &[
     ("rank-agent/agent", &[("console", &[]), ("fabric", &[]), ("exec", &["console", "fabric"])]),
 ];
 
-/// Circles that are still there, as `(crate, its modules)`. No new one may come, and one that is gone leaves this list. Those of
-/// `account` go with its straggler engine.
-pub const CIRCLES: &[(&str, &str)] = &[("aggregator/account", "messages, nodes")];
+/// Circles that are still there, as `(crate, its modules)`. No new one may come, and one that is gone leaves this list.
+pub const CIRCLES: &[(&str, &str)] = &[];

@@ -75,9 +75,16 @@ pub(crate) struct Node {
     /// A span that it takes itself.
     pub(crate) own: u32,
     /// The time that no span has.
-    rest_ns: i64,
+    pub(crate) rest_ns: i64,
     /// Where its paths end.
-    paths_end: u32,
+    pub(crate) paths_end: u32,
+}
+
+impl Node {
+    /// A node without time of its own, which ends with the last of the paths to it.
+    pub(crate) fn bare(kind: Option<NodeKind>, rank: u32, instance: u32) -> Self {
+        Self { kind, rank, instance, at_ns: 0, segment: NONE, own: NONE, rest_ns: 0, paths_end: 0 }
+    }
 }
 
 /// The graph of all ranks.
@@ -87,8 +94,23 @@ pub(crate) struct Graph {
     pub(crate) spans: Vec<Span>,
     /// For each node, the paths to it from others.
     paths: Vec<Path>,
+    /// The begin of the recording in global time, from which replays count.
+    pub(crate) origin_ns: i64,
     /// Length of the recording.
     pub(crate) end_ns: i64,
+}
+
+/// What is different in another graph of the same run.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// Other paths to nodes.
+    pub(crate) paths: BTreeMap<u32, Vec<Path>>,
+    /// Nodes behind all others, with the paths to them, and how many bounds of steps the host had passed there.
+    pub(crate) added: Vec<(Node, Vec<Path>, u32)>,
+    /// The spans of these nodes, behind all others.
+    pub(crate) spans: Vec<Span>,
+    /// Nodes that are not there. No path of another node may begin at one.
+    pub(crate) removed: BTreeSet<u32>,
 }
 
 /// A node before the order is known.
@@ -130,8 +152,12 @@ impl Graph {
         };
         (0..ranks.len()).for_each(|rank| builder.add_rank(rank, global));
         let unknown = of_unknown_ranks(instances, ranks.len());
-        let joined = (0..).zip(instances).filter(|(_, instance)| !unknown.contains(&instance.comm_id));
-        joined.for_each(|(position, instance)| builder.join(position, instance));
+        for (position, instance) in (0..).zip(instances) {
+            let members = builder.members(position, instance);
+            if !unknown.contains(&instance.comm_id) {
+                builder.join(position, instance, members);
+            }
+        }
         let (contradicted, barriers) = builder.barriers;
         if contradicted as f64 > MOST_CONTRADICTED * barriers as f64 {
             return None;
@@ -189,18 +215,35 @@ impl Graph {
         }
     }
 
-    /// The graph with other paths to some nodes, and where each node was before; `None` if nodes then wait for each other.
-    pub(crate) fn with_paths(&self, changed: &BTreeMap<u32, Vec<Path>>) -> Option<(Self, Vec<u32>)> {
-        let paths_to = |node: usize| changed.get(&(node as u32)).map_or(self.paths_to(node), Vec::as_slice);
-        let order = order(self.nodes.len(), |node| paths_to(node).iter().map(|path| path.from))?;
-        let place = places(&order);
-        let (mut nodes, mut placed) = (Vec::with_capacity(order.len()), Vec::new());
+    /// The graph with changes, and for each of its nodes its position before, or behind these that of an added one; `None` if nodes then
+    /// wait for each other.
+    pub(crate) fn changed(&self, changes: &Changes) -> Option<(Self, Vec<u32>)> {
+        let recorded = self.nodes.len();
+        let paths_to = |node: usize| match node.checked_sub(recorded) {
+            Some(added) => changes.added[added].1.as_slice(),
+            None => changes.paths.get(&(node as u32)).map_or(self.paths_to(node), Vec::as_slice),
+        };
+        let all = recorded + changes.added.len();
+        let mut order = order(all, |node| paths_to(node).iter().map(|path| path.from))?;
+        order.retain(|node| !changes.removed.contains(node));
+        let place = places(&order, all);
+        let (mut nodes, mut paths) = (Vec::with_capacity(order.len()), Vec::new());
         for node in &order {
             let moved = |path: &Path| Path { from: place[path.from as usize], ..*path };
-            placed.extend(paths_to(*node as usize).iter().map(moved));
-            nodes.push(Node { paths_end: placed.len() as u32, ..self.nodes[*node as usize] });
+            paths.extend(paths_to(*node as usize).iter().map(moved));
+            let added = (*node as usize).checked_sub(recorded);
+            let node = added.map_or_else(|| self.nodes[*node as usize], |added| changes.added[added].0);
+            nodes.push(Node { paths_end: paths.len() as u32, ..node });
         }
-        Some((Self { nodes, spans: self.spans.clone(), paths: placed, end_ns: self.end_ns }, order))
+        let spans = self.spans.iter().chain(&changes.spans).copied().collect();
+        Some((Self { nodes, spans, paths, ..*self }, order))
+    }
+
+    /// Of the paths to a node, the one that ends last if nothing is changed; of several ones that end together, one from work of the
+    /// rank. `ends_ns` are those of the recording.
+    pub(crate) fn last_path(&self, node: usize, ends_ns: &[i64]) -> Option<&Path> {
+        let is_work = |path: &Path| self.nodes[path.from as usize].kind != Some(NodeKind::Leave);
+        self.paths_to(node).iter().max_by_key(|path| (ready_ns(path, ends_ns), is_work(path)))
     }
 
     pub(crate) fn paths_to(&self, node: usize) -> &[Path] {
@@ -217,6 +260,11 @@ impl Graph {
         };
         self.spans.iter().zip(now_ns).map(factor).collect()
     }
+}
+
+/// When a path is done in the recording.
+pub(crate) fn ready_ns(path: &Path, ends_ns: &[i64]) -> i64 {
+    ends_ns[path.from as usize] + length_ns(path, [1.0; 3])
 }
 
 /// The factors of host, device work and late starts of the paths to a node.
@@ -264,16 +312,15 @@ impl Builder<'_> {
             self.add_span(SpanKind::Late, rank as u32, at, segment.late_ns);
         }
         for (at, kept) in graph.nodes.iter().enumerate() {
-            let (kind, segment) = (Some(kept.kind), first_span + 3 * kept.segment);
-            let (instance, at_ns, own) = (NONE, kept.at_ns, NONE);
-            let node = Node { kind, rank: rank as u32, instance, at_ns, segment, own, rest_ns: 0, paths_end: 0 };
+            let segment = first_span + 3 * kept.segment;
+            let node = Node { at_ns: kept.at_ns, segment, ..Node::bare(Some(kept.kind), rank as u32, NONE) };
             self.drafts.push(Draft { node, end_ns: global(rank, kept.end_ns), paths: Paths::OfRank(at as u32) });
         }
         self.collectives.push(graph.collectives());
     }
 
-    /// Adds what the ranks of an instance wait for.
-    fn join(&mut self, position: u32, instance: &Joined) {
+    /// The ranks of an instance, with their arrival and their end. These nodes get the position of the instance.
+    fn members(&mut self, position: u32, instance: &Joined) -> Vec<(usize, [u32; 2])> {
         let nodes_of = |rank: usize, collective: usize| {
             let nodes = self.collectives.get(rank)?.get(collective).copied()??;
             Some(nodes.map(|node| self.firsts[rank] + node))
@@ -283,6 +330,11 @@ impl Builder<'_> {
         for node in members.iter().flat_map(|(_, nodes)| nodes) {
             self.drafts[*node as usize].node.instance = position;
         }
+        members
+    }
+
+    /// Adds what the ranks of an instance wait for.
+    fn join(&mut self, position: u32, instance: &Joined, members: Vec<(usize, [u32; 2])>) {
         let ended_ns = |builder: &Self, node: u32| builder.drafts[node as usize].end_ns;
         let ends_ns = || members.iter().map(|(_, [_, leave])| ended_ns(self, *leave));
         let (first_end_ns, last_end_ns) = (ends_ns().min().unwrap_or(0), ends_ns().max().unwrap_or(0));
@@ -298,8 +350,9 @@ impl Builder<'_> {
         if !is_barrier {
             for (rank, [_, leave]) in &members {
                 let end_ns = ended_ns(self, *leave);
-                let arrivals = members.iter().map(|(_, [arrive, _])| *arrive);
-                let awaited: Vec<u32> = arrivals.filter(|arrive| ended_ns(self, *arrive) <= end_ns).collect();
+                let is_awaited = |of: usize, arrive: u32| of == *rank || ended_ns(self, arrive) <= end_ns;
+                let arrivals = members.iter().filter(|(of, [arrive, _])| is_awaited(*of, *arrive));
+                let awaited: Vec<u32> = arrivals.map(|(_, [arrive, _])| *arrive).collect();
                 let at = self.segment_of(*rank, *leave);
                 let node = self.transfer((position, *rank as u32, at), end_ns, &awaited);
                 self.drafts[*leave as usize].paths = self.after(&[node]);
@@ -329,7 +382,7 @@ impl Builder<'_> {
         let begin_ns = awaited.iter().map(|arrive| self.drafts[*arrive as usize].end_ns).max().unwrap_or(end_ns);
         let end_ns = end_ns.max(begin_ns);
         let own = self.add_span(SpanKind::Transfer, rank, at, end_ns - begin_ns);
-        let node = Node { kind: None, rank, instance, at_ns: 0, segment: NONE, own, rest_ns: 0, paths_end: 0 };
+        let node = Node { own, ..Node::bare(None, rank, instance) };
         let paths = self.after(awaited);
         self.drafts.push(Draft { node, end_ns, paths });
         self.drafts.len() as u32 - 1
@@ -356,12 +409,12 @@ impl Builder<'_> {
     /// Sorts nodes so that each comes after those that it waits for.
     fn in_order(mut self) -> Option<Graph> {
         let order = order(self.drafts.len(), |node| self.paths_to(&self.drafts[node]).map(|path| path.from))?;
-        let place = places(&order);
+        let place = places(&order, self.drafts.len());
         let origin_ns = self.drafts.iter().map(|draft| draft.end_ns).min()?;
         let spans = std::mem::take(&mut self.spans);
         let paths = (0..self.drafts.len()).map(|node| self.paths_to(&self.drafts[node]).count()).sum();
         let (nodes, paths) = (Vec::with_capacity(order.len()), Vec::with_capacity(paths));
-        let mut graph = Graph { nodes, spans, paths, end_ns: 0 };
+        let mut graph = Graph { nodes, spans, paths, origin_ns, end_ns: 0 };
         for draft in order {
             let draft = &self.drafts[draft as usize];
             let own_ns = graph.spans.get(draft.node.own as usize).map_or(0, |span| span.len_ns);
@@ -421,9 +474,9 @@ fn order<P: Iterator<Item = u32>>(nodes: usize, awaited: impl Fn(usize) -> P) ->
     (order.len() == nodes).then_some(order)
 }
 
-/// The place of each node in an order.
-fn places(order: &[u32]) -> Vec<u32> {
-    let mut places = vec![NONE; order.len()];
+/// The place of each of so many nodes in an order.
+fn places(order: &[u32], nodes: usize) -> Vec<u32> {
+    let mut places = vec![NONE; nodes];
     (0..).zip(order).for_each(|(at, node)| places[*node as usize] = at);
     places
 }

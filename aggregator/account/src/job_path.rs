@@ -1,4 +1,4 @@
-//! The critical path of the job: from the end of each step back to its start, through all ranks.
+//! The critical path of the job: from the end of its last step back to the begin of its first one, through all ranks.
 //!
 //! ```text
 //!   rank 0   ####[~~~~~~~~~AA]##[~~BB]##|        the step ends on rank 0
@@ -6,76 +6,37 @@
 //!   path     1111111111111aaaa11111bbbb00        1, 0: own work of a rank; a, b: transfers
 //! ```
 //!
-//! The path goes from the end of a collective to the rank that arrived last, and from the arrival of that rank to the collective
-//! that its own work waited for. These dependencies are those of the [replay](crate::replay). If two ranks arrived
-//! within the error of their clocks, the path stays on its rank.
+//! It is the longest path of the [graph](crate::graph) of the run, which ends when the job ends, with one exception: if two ranks
+//! arrived within the error of their clocks, the path stays on its rank.
 //!
 //! A step begins on the path where the rank on the path begins it. The pieces of the path therefore cover the time from the first
 //! step to the end of the last one without a gap.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use measure::graph::NodeKind;
 use trace::{JobPathRow, PathKind, Unexplained};
 
-use crate::nodes::{Leave, NONE};
-use crate::replay::Replay;
-use measure::own_time::{Done, OnPath, OwnTime, PathWork, Stretch};
+use crate::graph::Node;
+use crate::scaled::Scaled;
+use measure::own_time::{Done, OwnTime, PathWork};
 use measure::part::OnPaths;
-use model::Instance;
 use model::intervals::Interval;
-use model::steps::StepWindow;
-use model::thresholds::Thresholds;
-use topology::join::{Join, by_rank};
+use topology::join::Join;
 use topology::{ClockError, ToGlobal};
 
 /// Time of the host between steps that has no number.
 const BETWEEN: i32 = -1;
 
-/// A place of the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// A rank leaves the collective of this node.
-    Leaves(u32),
-    /// A rank enters the collective of this node.
-    Enters(u32),
-}
-
-/// The data of a rank on the path.
-enum RankOnPath<'a> {
-    Own(&'a OwnTime),
-    Read(Arc<OnPath>),
-}
-
-impl RankOnPath<'_> {
-    fn stretches(&self) -> &[Stretch] {
-        match self {
-            Self::Own(own_time) => &own_time.stretches,
-            Self::Read(read) => &read.stretches,
-        }
-    }
-
-    fn work(&self) -> &PathWork {
-        match self {
-            Self::Own(own_time) => &own_time.path,
-            Self::Read(read) => &read.work,
-        }
-    }
-}
-
 struct Walk<'a> {
+    run: &'a Scaled,
+    /// When each node of the run ended, in global time.
+    ends_ns: Vec<i64>,
     parts: &'a [&'a OwnTime],
     join: &'a Join,
-    replay: &'a Replay,
     to_global: ToGlobal<'a>,
+    clock_error_ns: ClockError<'a>,
     on_paths: Option<&'a dyn OnPaths>,
-    /// The ends of collectives of ranks on the path, ascending, with their positions in the rank's list.
-    ends_of: FxHashMap<usize, Vec<(i64, u32)>>,
-    /// For each rank, the error of its global times.
-    clock_error_ns: &'a [Option<i64>],
-    /// For each rank and each of its collectives, the node.
-    node_of: Vec<Vec<u32>>,
     /// From the last one to the first.
     rows: Vec<JobPathRow>,
     /// The step of the path: the lowest one so far.
@@ -84,201 +45,141 @@ struct Walk<'a> {
     from_ns: i64,
 }
 
-/// The critical path of the job, by time, without a verdict. The arguments are those of
-/// [`reduce`](crate::reduce).
-pub fn critical_path_of_job(
-    parts: &[OwnTime],
-    instances: Vec<Instance>,
-    (to_global, clock_error): (ToGlobal<'_>, ClockError<'_>),
-    thresholds: &Thresholds,
-) -> Vec<JobPathRow> {
-    let parts = by_rank(parts);
-    let join = Join::of(&parts, instances, to_global);
-    let replay = Replay::of(&join, &BTreeSet::new(), thresholds.max_queue_gap_ns);
-    let errors_ns: Vec<Option<i64>> = parts.iter().map(|part| clock_error(part.rank, part.has_device)).collect();
-    job_path(&parts, &join, &replay, (to_global, &errors_ns), None)
-}
-
-/// The critical path of the job, by time. The clocks must be those of the joined collectives. Without `on_paths`, the own time of
-/// the ranks has their stretches and their work.
-pub(super) fn job_path(
+/// The critical path of a run, by time. The clocks must be those of the joined collectives. Without `on_paths`, the own time of
+/// the ranks has their work. There is none without steps.
+pub(crate) fn job_path(
+    run: &Scaled,
     parts: &[&OwnTime],
     join: &Join,
-    replay: &Replay,
-    (to_global, clock_error_ns): (ToGlobal<'_>, &[Option<i64>]),
+    (to_global, clock_error_ns): (ToGlobal<'_>, ClockError<'_>),
     on_paths: Option<&dyn OnPaths>,
 ) -> Vec<JobPathRow> {
-    let mut node_of: Vec<Vec<u32>> = join.stretches().map(|stretches| vec![NONE; stretches]).collect();
-    for (at, node) in (0..).zip(&replay.nodes) {
-        let arrival = join.instances[node.instance as usize].arrival_of(node.rank as usize);
-        if let Some(node) = arrival.and_then(|a| node_of[a.rank].get_mut(a.stretch as usize)) {
-            *node = at;
-        }
-    }
-    let mut walk = Walk {
-        parts,
-        join,
-        replay,
-        to_global,
-        on_paths,
-        ends_of: FxHashMap::default(),
-        clock_error_ns,
-        node_of,
-        rows: Vec::new(),
-        step: i32::MAX,
-        from_ns: i64::MAX,
-    };
-    while let Some((rank, step)) = walk.last_to_end() {
-        walk.follow(rank, step);
-    }
+    let mut ends_ns = Vec::new();
+    run.graph.replay(&run.graph.recorded_ns(), &mut ends_ns);
+    ends_ns.iter_mut().for_each(|ns| *ns += run.graph.origin_ns);
+    let (rows, step, from_ns) = (Vec::new(), i32::MAX, i64::MAX);
+    let mut walk = Walk { run, ends_ns, parts, join, to_global, clock_error_ns, on_paths, rows, step, from_ns };
+    walk.follow();
     walk.rows.reverse();
     walk.rows
 }
 
 impl<'a> Walk<'a> {
-    /// The rank that is the last one to end the last step before `self.step`, and the position of that step in its list.
-    fn last_to_end(&self) -> Option<(usize, usize)> {
-        let before = |part: &&OwnTime| {
-            let steps = part.path_steps.partition_point(|(step, _)| step.step < self.step);
-            steps.checked_sub(1)
-        };
-        let steps = self.parts.iter().enumerate().filter_map(|(rank, part)| Some((rank, before(part)?)));
-        let order = |(rank, at): &(usize, usize)| {
-            let (step, _) = self.parts[*rank].path_steps[*at];
-            (step.step, self.global(*rank, step.window.end_ns))
-        };
-        steps.max_by_key(order)
+    /// Global time of a rank's clock.
+    fn global(&self, rank: usize, ns: i64) -> i64 {
+        (self.to_global)(self.parts[rank].rank, self.parts[rank].has_device, ns)
     }
 
-    fn global(&self, rank: usize, host_ns: i64) -> i64 {
-        (self.to_global)(self.parts[rank].rank, false, host_ns)
+    /// Time of a rank's clock. Clocks drift by far less than a thousandth, so each turn has three more digits right.
+    fn local(&self, rank: usize, global_ns: i64) -> i64 {
+        let closer = |ns: i64, _| ns.saturating_sub(self.global(rank, ns).saturating_sub(global_ns));
+        (0..4).fold(global_ns, closer)
     }
 
-    /// Follows the path from the end of a step of a rank to where nothing earlier is known.
-    fn follow(&mut self, rank: usize, step: usize) {
-        let part = self.parts[rank];
-        let (StepWindow { step, window }, waited) = part.path_steps[step];
-        self.step = step;
-        let end_ns = window.end_ns;
-        let on_path = self.on_path(rank);
-        let entered = on_path.stretches().partition_point(|s| s.start_ns < end_ns).checked_sub(1);
-        let entered = entered.map(|at| at as u32);
-        let node_of = |at: Option<u32>| self.node_of[rank].get(at? as usize).copied().filter(|node| *node != NONE);
-        let (waited, entered) = (node_of(waited), node_of(entered));
-        let place = match (waited, entered) {
-            (Some(waited), _) => Some(Place::Leaves(waited)),
-            (None, entered) => self.entered_or_left(entered, rank, end_ns),
+    /// When a rank began a step that all have, and when it ended it.
+    fn step_of(&self, rank: usize, step: Option<&i32>) -> Option<Interval> {
+        let steps = &self.parts[rank].path_steps;
+        let at = steps.binary_search_by_key(step?, |window| window.step).ok()?;
+        let Interval { start_ns, end_ns } = steps[at].window;
+        Some(Interval::new(self.global(rank, start_ns), self.global(rank, end_ns)))
+    }
+
+    /// When a rank began the first step that all have.
+    fn begin_ns(&self, rank: usize) -> Option<i64> {
+        self.step_of(rank, self.run.steps.first()).map(|window| window.start_ns)
+    }
+
+    /// Follows the path to where nothing earlier is known.
+    fn follow(&mut self) {
+        let ranks = 0..self.parts.len();
+        let ends = ranks.clone().filter_map(|rank| Some((self.step_of(rank, self.run.steps.last())?.end_ns, rank)));
+        let Some((end_ns, mut rank)) = ends.max() else { return };
+        self.from_ns = end_ns;
+        let nodes = self.run.graph.nodes.iter().zip(&self.run.passed).enumerate();
+        let of_rank = |at: &(usize, (&Node, &u32))| {
+            let (_, (node, passed)) = *at;
+            node.rank as usize == rank && node.kind.is_some() && (*passed as usize) < self.run.begins_step.len()
         };
-        let global_end_ns = self.global(rank, end_ns);
-        let from = place.map(|place| self.time(place)).filter(|(local_ns, _)| *local_ns <= end_ns);
-        let (from_ns, global_ns) = from.unwrap_or((window.start_ns, self.global(rank, window.start_ns)));
-        if global_end_ns < self.from_ns && !self.rows.is_empty() {
-            // Nothing tells what the later part of the path waited for.
-            let gap = self.back_to(global_end_ns);
-            self.add_work(rank, BETWEEN, gap, Done::default());
+        let mut at = nodes.filter(of_rank).map(|(at, _)| at).max_by_key(|at| self.ends_ns[*at]);
+        while let Some(node) = at {
+            rank = self.run.graph.nodes[node].rank as usize;
+            let (begin, before) = self.back_over_work(node);
+            self.work(rank, self.ends_ns[begin]);
+            let is_in_steps = self.begin_ns(rank).is_none_or(|ns| ns < self.from_ns);
+            at = before.filter(|_| is_in_steps).and_then(|before| self.transfer(begin, before));
         }
-        self.from_ns = self.from_ns.min(global_end_ns);
-        self.work(rank, Interval::new(from_ns, end_ns), global_ns);
-        if from.is_none() {
-            return;
-        }
-        let mut place = place;
-        // Each turn goes back in time or to an earlier collective. The limit guards against clocks that contradict each other.
-        let mut turns = 2 * self.replay.nodes.len();
-        while let Some(at) = place.filter(|_| turns > 0) {
-            place = match at {
-                Place::Leaves(node) => Some(self.transfer(node)),
-                Place::Enters(node) => self.before(node),
-            };
-            turns -= 1;
+        // Nothing tells what the rank waited for before.
+        if let Some(first_ns) = ranks.filter_map(|rank| self.begin_ns(rank)).min().filter(|ns| *ns < self.from_ns)
+            && self.begin_ns(rank).is_none_or(|ns| ns < self.from_ns)
+        {
+            self.work(rank, first_ns);
         }
     }
 
-    /// The time of a place, in the rank's clock and in global time.
-    fn time(&self, place: Place) -> (i64, i64) {
-        let (Place::Leaves(at) | Place::Enters(at)) = place;
-        let node = &self.replay.nodes[at as usize];
-        let stretch = self.stretch(at);
-        match place {
-            Place::Leaves(_) => (stretch.1, node.end_ns),
-            Place::Enters(_) => (stretch.0, node.arrival_ns),
+    /// Goes back over the nodes of a rank: to the end of a collective, and the arrival or the transfer that it follows; or to the
+    /// begin of the recording, or to that of the rank's first step.
+    fn back_over_work(&self, mut at: usize) -> (usize, Option<usize>) {
+        let nodes = &self.run.graph.nodes;
+        loop {
+            let Some(path) = self.run.graph.last_path(at, &self.ends_ns) else { return (at, None) };
+            let from = path.from as usize;
+            if nodes[at].kind == Some(NodeKind::Leave) {
+                return (at, Some(from));
+            }
+            if self.begin_ns(nodes[at].rank as usize).is_some_and(|begin_ns| self.ends_ns[from] <= begin_ns) {
+                return (from, None);
+            }
+            at = from;
         }
     }
 
-    /// When the rank of a node entered and left the collective, in its clock.
-    fn stretch(&self, at: u32) -> (i64, i64) {
-        let times = |stretch: Stretch| (stretch.start_ns, stretch.end_ns.unwrap_or(stretch.start_ns));
-        self.recorded(at).map_or((0, 0), times)
-    }
-
-    fn recorded(&self, at: u32) -> Option<Stretch> {
-        let node = &self.replay.nodes[at as usize];
-        let arrival = self.join.instances[node.instance as usize].arrival_of(node.rank as usize)?;
-        self.on_path(arrival.rank).stretches().get(arrival.stretch as usize).copied()
-    }
-
-    fn on_path(&self, rank: usize) -> RankOnPath<'a> {
-        let own_time = self.parts[rank];
-        self.on_paths.map_or(RankOnPath::Own(own_time), |on_paths| RankOnPath::Read(on_paths.of(own_time)))
-    }
-
-    /// The place where the work of a rank up to a time began, if it waited for no collective: the entry into a collective. If
-    /// communication of the time since then was not hidden, the rank waited for the last collective that it left.
-    fn entered_or_left(&mut self, entered: Option<u32>, rank: usize, until_ns: i64) -> Option<Place> {
-        let entered = entered.map(Place::Enters);
-        let left = self.left(rank, until_ns).and_then(|at| self.node_of[rank].get(at as usize).copied());
-        let left = left.filter(|node| *node != NONE).map(Place::Leaves);
-        let since_ns = entered.map_or(i64::MIN, |entered| self.time(entered).0);
-        let waited = || self.on_path(rank).work().between(since_ns, until_ns).communication_ns > 0;
-        left.filter(|left| self.time(*left).0 > since_ns && waited()).or(entered)
-    }
-
-    /// The last collective that a rank left, up to a time in its clock.
-    fn left(&mut self, rank: usize, until_ns: i64) -> Option<u32> {
-        if !self.ends_of.contains_key(&rank) {
-            let on_path = self.on_path(rank);
-            let ends = (0..).zip(on_path.stretches()).filter_map(|(at, stretch)| Some((stretch.end_ns?, at)));
-            let mut ends: Vec<(i64, u32)> = ends.collect();
-            ends.sort_unstable();
-            self.ends_of.insert(rank, ends);
-        }
-        let ends = self.ends_of.get(&rank)?;
-        let after = ends.partition_point(|(end_ns, _)| *end_ns <= until_ns);
-        after.checked_sub(1).map(|at| ends[at].1)
-    }
-
-    /// Goes from the end of a collective to the arrival that the rank waited for.
-    fn transfer(&mut self, at: u32) -> Place {
-        let node = self.replay.nodes[at as usize];
-        let instance = &self.join.instances[node.instance as usize];
-        let blocker = instance.blocker();
-        let awaited = match node.leave {
-            Leave::After(awaited, _) => awaited,
-            Leave::AfterLast(_) => self.node_of[blocker.rank].get(blocker.stretch as usize).copied().unwrap_or(at),
+    /// Goes from the end of a collective to the arrival that the rank waited for. `before` is the transfer, or the own arrival where
+    /// nothing is known of other ranks.
+    fn transfer(&mut self, leave: usize, before: usize) -> Option<usize> {
+        let run = self.run;
+        let nodes = &run.graph.nodes;
+        let node = nodes[leave];
+        let arrivals = || run.graph.paths_to(before).iter().map(|path| path.from as usize);
+        let (own, last) = match nodes[before].kind {
+            Some(_) => (before, before),
+            None => {
+                let last = arrivals().max_by_key(|at| self.ends_ns[*at])?;
+                (arrivals().find(|at| nodes[*at].rank == node.rank).unwrap_or(last), last)
+            }
         };
-        let awaited = if awaited == NONE { at } else { awaited };
-        let error_ns = |at: u32| self.clock_error_ns[self.replay.nodes[at as usize].rank as usize];
-        let late_ns = self.replay.nodes[awaited as usize].arrival_ns - node.arrival_ns;
-        let (unexplained, awaited) = match error_ns(at).zip(error_ns(awaited)) {
-            _ if awaited == at => (None, at),
-            Some((own_ns, other_ns)) if late_ns <= own_ns.saturating_add(other_ns) => (None, at),
-            Some(_) => (None, awaited),
-            None => (Some(Unexplained::Clock), at),
+        let error_ns = |at: usize| {
+            let part = self.parts[nodes[at].rank as usize];
+            (self.clock_error_ns)(part.rank, part.has_device)
         };
-        let unexplained =
-            if instance.whole && instance.arrivals.len() > 1 { unexplained } else { Some(Unexplained::Unmatched) };
-        let global = self.back_to(self.replay.nodes[awaited as usize].arrival_ns);
+        let late_ns = self.ends_ns[last] - self.ends_ns[own];
+        let (unexplained, awaited) = match error_ns(own).zip(error_ns(last)) {
+            _ if last == own => (None, own),
+            Some((own_ns, last_ns)) if late_ns <= own_ns.saturating_add(last_ns) => (None, own),
+            Some(_) => (None, last),
+            None => (Some(Unexplained::Clock), own),
+        };
+        self.add_transfer(&node, self.ends_ns[awaited], unexplained);
+        Some(awaited)
+    }
+
+    fn add_transfer(&mut self, node: &Node, from_ns: i64, unexplained: Option<Unexplained>) {
+        let instance = self.join.instances.get(node.instance as usize);
+        let is_known = instance.is_some_and(|instance| instance.whole && instance.arrivals.len() > 1);
+        let unexplained = if is_known { unexplained } else { Some(Unexplained::Unmatched) };
+        let global = self.back_to(from_ns);
         let rank = node.rank as usize;
         for (step, global, _) in self.by_step(rank, global) {
             let len_ns = global.len_ns();
             let step = self.count(step);
+            // A collective that was never matched has no operation that ranks have in common.
+            let kind = if instance.is_some() { PathKind::Transfer } else { PathKind::Work };
             let row = JobPathRow {
                 step,
                 rank: self.parts[rank].rank,
-                kind: PathKind::Transfer.into(),
-                instance: Some(instance.id),
-                comm_id: Some(instance.comm_id),
-                op: Some(instance.op.clone()),
+                kind: kind.into(),
+                instance: instance.map(|instance| instance.id),
+                comm_id: instance.map(|instance| instance.comm_id),
+                op: instance.map(|instance| instance.op.clone()),
                 ts_ns: global.start_ns,
                 dur_ns: len_ns,
                 transfer_ns: if unexplained.is_none() { len_ns } else { 0 },
@@ -288,34 +189,6 @@ impl<'a> Walk<'a> {
             };
             self.rows.push(row);
         }
-        Place::Enters(awaited)
-    }
-
-    /// Goes from the arrival at a collective over the rank's own work to the place where that began.
-    fn before(&mut self, at: u32) -> Option<Place> {
-        let node = self.replay.nodes[at as usize];
-        let rank = node.rank as usize;
-        let is_queued = node.before != NONE && node.queued_ns <= self.replay.max_queue_gap_ns;
-        let (start_ns, _) = self.stretch(at);
-        let place = match (node.before, node.waited) {
-            (before, _) if is_queued => Some(Place::Leaves(before)),
-            (_, waited) if waited != NONE => Some(Place::Leaves(waited)),
-            _ => {
-                let known = |node: u32| Some(node).filter(|node| *node != NONE);
-                self.entered_or_left(known(node.entered), rank, start_ns)
-            }
-        };
-        let (from_ns, global_ns) = match place {
-            Some(place) => self.time(place),
-            // The begin of the first step of a recording.
-            None => {
-                let since_ns = self.recorded(at).map_or(start_ns, |stretch| stretch.since_ns.min(start_ns));
-                (since_ns, node.arrival_ns - (start_ns - since_ns))
-            }
-        };
-        let local = Interval::new(from_ns.min(start_ns), start_ns);
-        self.work(rank, local, global_ns);
-        place
     }
 
     /// The step to which a time counts that lies in this step of its rank.
@@ -334,8 +207,8 @@ impl<'a> Walk<'a> {
         let steps = &self.parts[rank].path_steps;
         let mut split = Vec::with_capacity(1);
         let mut until_ns = global.end_ns;
-        let before = steps.partition_point(|(step, _)| self.global(rank, step.window.start_ns) < until_ns);
-        for (step, _) in steps[..before].iter().rev() {
+        let before = steps.partition_point(|step| self.global(rank, step.window.start_ns) < until_ns);
+        for step in steps[..before].iter().rev() {
             if until_ns <= global.start_ns {
                 break;
             }
@@ -364,14 +237,18 @@ impl<'a> Walk<'a> {
         Interval::new(self.from_ns, until_ns)
     }
 
-    /// Goes back over own work of a rank, of this time in its clock, and splits it at the borders of its steps.
-    fn work(&mut self, rank: usize, local: Interval, from_ns: i64) {
-        let global = self.back_to(from_ns);
-        let on_path = self.on_path(rank);
-        let mut until_ns = local.end_ns;
+    /// Goes back over own work of a rank, and splits it at the borders of its steps.
+    fn work(&mut self, rank: usize, from_ns: i64) {
+        let global = self.back_to(from_ns.max(self.begin_ns(rank).unwrap_or(from_ns)));
+        if global.len_ns() == 0 {
+            return;
+        }
+        let own_time = self.parts[rank];
+        let work: Arc<PathWork> = self.on_paths.map_or_else(|| own_time.path.clone(), |paths| paths.of(own_time));
+        let mut until_ns = self.local(rank, global.end_ns);
         for (step, global, begin_ns) in self.by_step(rank, global) {
-            let from_ns = begin_ns.unwrap_or(local.start_ns).min(until_ns);
-            let done = on_path.work().between(from_ns, until_ns);
+            let from_ns = begin_ns.unwrap_or_else(|| self.local(rank, global.start_ns)).min(until_ns);
+            let done = work.between(from_ns, until_ns);
             until_ns = from_ns;
             let step = self.count(step);
             self.add_work(rank, step, global, done);
@@ -392,8 +269,7 @@ impl<'a> Walk<'a> {
             gpu_memory_ns: done.gpu_memory_ns,
             ..JobPathRow::default()
         };
-        let known_ns = done.sum_ns() - done.communication_ns;
-        row.unexplained_ns = row.dur_ns - known_ns;
+        row.unexplained_ns = row.dur_ns - done.sum_ns();
         if row.unexplained_ns < 0 {
             // The clock of the rank drifts against global time, or clocks contradict each other.
             let parts = [
@@ -411,11 +287,9 @@ impl<'a> Walk<'a> {
             }
             row.unexplained_ns = 0;
         }
-        let why = if done.communication_ns > 0 { Unexplained::Unmatched } else { Unexplained::NotRecorded };
-        row.unexplained = (row.unexplained_ns > 0).then(|| why.into());
+        row.unexplained = (row.unexplained_ns > 0).then(|| Unexplained::NotRecorded.into());
         let is_same = |after: &JobPathRow| {
-            let ends =
-                after.ts_ns == row.ts_ns + row.dur_ns && after.unexplained.is_none() == row.unexplained.is_none();
+            let ends = after.ts_ns == row.ts_ns + row.dur_ns && after.unexplained == row.unexplained;
             ends && after.kind == PathKind::Work && (after.rank, after.step) == (row.rank, row.step)
         };
         match self.rows.last_mut().filter(|after| is_same(after)) {

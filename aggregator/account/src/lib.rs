@@ -23,6 +23,7 @@
 //! collectives. Own stretches are measured in the rank's own clock. Clock alignment affects the waits, and the graph where
 //! ranks meet.
 
+mod bubbles;
 pub mod buckets;
 mod charge;
 mod classify;
@@ -39,9 +40,6 @@ mod lengths;
 mod lines;
 mod lost_time;
 mod measured;
-mod messages;
-mod nodes;
-mod order;
 mod outliers;
 mod patterns;
 mod places;
@@ -49,7 +47,6 @@ mod prices;
 mod rebucket;
 mod reduce;
 mod reordered;
-mod replay;
 mod replayed;
 mod rows;
 mod scaled;
@@ -57,7 +54,6 @@ mod shares;
 mod stragglers;
 
 pub use foreseen::Foreseen;
-pub use job_path::critical_path_of_job;
 pub use lost_time::{Group, Line, LostTime, Part, Period};
 pub use prices::Cost;
 pub use rebucket::{Bound, Gradients};

@@ -1,4 +1,4 @@
-//! The replay of a job whose gradient buckets have another size.
+//! The run with gradient buckets of another size.
 //!
 //! ```text
 //!   recorded   work   ####w3 w2 | w1 w0 |            buckets of two gradients
@@ -8,20 +8,23 @@
 //! ```
 //!
 //! A bucket closes when its gradients reach the limit; a gradient is never split, and the first bucket closes at 1 MiB, as in
-//! DistributedDataParallel. Between two recorded buckets, gradients become ready in proportion to their bytes. A transfer takes
+//! DistributedDataParallel. A recorded bucket is ready when its arrival waits for nothing but the buckets before it. Between two recorded
+//! buckets, gradients become ready in proportion to their bytes. A transfer takes
 //! as long as recorded transfers of that size, and of sizes between recorded ones on the line between them. Where no transfer was
 //! recorded whose size is within a quarter, the length may be off by 30 % for each factor of 4 between the sizes; a larger one than
 //! all recorded ones may be longer by twice that.
 //!
-//! The rank's last collective of the step comes after the update, which needs all buckets. If no bucket was exposed in the
-//! recording, the work between them is at most the time between their ends.
+//! What waited for the end of a recorded bucket waits for the end of the one that holds its last gradient.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::nodes::{Leave, NONE, Node, Work};
-use crate::order::in_order;
-use crate::replay::Replay;
+use measure::graph::NodeKind;
+use measure::graph::condensed::Path;
 use model::stats::lower_median;
+use topology::join::Join;
+
+use crate::graph::{Changes, NONE, Node, Span, SpanKind, ready_ns};
+use crate::scaled::Scaled;
 
 /// DDP's `kDefaultFirstBucketBytes`.
 const FIRST_BUCKET_BYTES: i64 = 1 << 20;
@@ -43,351 +46,311 @@ pub enum Bound {
     Long,
 }
 
-/// Facts about gradients that the times of their buckets do not tell.
-#[derive(Clone, Debug, Default)]
-pub struct Gradients {
-    /// The sizes of the gradients of a bucket in the order in which they fill it, by its number.
-    pub sizes: BTreeMap<i32, Vec<i64>>,
-    /// How long a bucket waited in the queue after it was full, by the position of the rank, communicator, step and bucket.
-    pub queued_ns: BTreeMap<(usize, i64, i32, i32), i64>,
+/// The sizes of the gradients of a bucket in the order in which they fill it, by its number; in bytes.
+pub type Gradients = BTreeMap<i32, Vec<i64>>;
+
+/// The gradient buckets of a step and communicator.
+#[derive(Clone, Debug)]
+pub(crate) struct Buckets {
+    comm_id: i64,
+    /// Number, position of the instance, and bytes; by number.
+    recorded: Vec<(i32, u32, i64)>,
 }
 
-/// The buckets of a step and communicator: recorded instances by number, and those that replace them.
-struct Buckets {
-    /// Instances with their bytes.
-    recorded: Vec<(u32, i64)>,
-    replacing: Vec<Replacing>,
+impl Buckets {
+    /// Those of each step and communicator that has several ones: they show when gradients are ready.
+    pub(crate) fn of(join: &Join) -> Vec<Self> {
+        let mut groups: BTreeMap<(i32, i64), BTreeMap<i32, (u32, i64)>> = BTreeMap::new();
+        for (at, instance) in (0..).zip(&join.instances).filter(|(_, instance)| instance.symmetric) {
+            let bytes = instance.bytes().filter(|bytes| *bytes > 0);
+            if let (Some(step), Some(bucket), Some(bytes)) = (instance.step, instance.bucket, bytes) {
+                groups.entry((step, instance.comm_id)).or_default().insert(bucket, (at, bytes));
+            }
+        }
+        let several = groups.into_iter().filter(|(_, group)| group.len() > 1);
+        let of_group = |((_, comm_id), group): (_, BTreeMap<i32, (u32, i64)>)| {
+            let recorded = group.into_iter().map(|(number, (instance, bytes))| (number, instance, bytes)).collect();
+            Self { comm_id, recorded }
+        };
+        several.map(of_group).collect()
+    }
+
+    /// Those that replace them if buckets close at a size.
+    fn replacing(&self, limit_bytes: i64, gradients: &Gradients) -> Vec<Replacing> {
+        let pieces = self.recorded.iter().enumerate().flat_map(|(at, (number, _, bytes))| {
+            let sum = |sizes: &[i64]| sizes.iter().map(|size| i128::from(*size)).sum::<i128>();
+            let known = gradients.get(number).filter(|sizes| sum(sizes) == i128::from(*bytes));
+            let sizes = known.cloned().unwrap_or_else(|| even(*bytes, limit_bytes));
+            let ends = sizes.clone().into_iter().scan(0_i64, |sum, size| {
+                *sum = sum.saturating_add(size);
+                Some(*sum)
+            });
+            let shares: Vec<f64> = ends.map(|end| end as f64 / *bytes as f64).collect();
+            sizes.into_iter().zip(shares).map(move |(size, share)| (at, size, share)).collect::<Vec<_>>()
+        });
+        let (mut replacing, mut open, mut limit) = (Vec::new(), 0_i64, limit_bytes.min(FIRST_BUCKET_BYTES));
+        let mut end = None;
+        for (last, size, share) in pieces {
+            open = open.saturating_add(size);
+            end = Some((last, share));
+            if open >= limit {
+                replacing.push(Replacing { bytes: std::mem::take(&mut open), last, share });
+                limit = limit_bytes;
+            }
+        }
+        replacing.extend(end.filter(|_| open > 0).map(|(last, share)| Replacing { bytes: open, last, share }));
+        replacing
+    }
 }
 
 /// A bucket that replaces recorded ones.
 struct Replacing {
-    instance: u32,
     bytes: i64,
     /// The recorded bucket that holds its last gradient, and the share of that bucket's bytes up to its end.
     last: usize,
     share: f64,
 }
 
-/// A place in the work of a rank, in the recording and if it works as a typical rank.
-#[derive(Clone, Copy, Default)]
-struct Progress {
-    own_ns: i64,
-    typical_ns: i64,
+/// The nodes of a recorded bucket: its transfer, and arrival and end of each rank.
+#[derive(Default)]
+struct OfBucket {
+    transfers: Vec<u32>,
+    ranks: BTreeMap<u32, [u32; 2]>,
 }
 
-impl Progress {
-    /// The place at a share of the way to `to`.
-    fn towards(self, to: Self, share: f64) -> Self {
-        let between = |from: i64, to: i64| from + ((to - from) as f64 * share).round() as i64;
-        Self { own_ns: between(self.own_ns, to.own_ns), typical_ns: between(self.typical_ns, to.typical_ns) }
-    }
+/// When a rank has the gradients of the recorded buckets.
+struct Ready {
+    /// For each bucket, the node at which the rank has them, and when that was in the recording.
+    nodes: Vec<(u32, i64)>,
+    /// From the end of a bucket to the begin of the next one, which waits for it.
+    queued_ns: i64,
 }
 
-/// The nodes of one rank.
-struct Chain<'a> {
-    nodes: &'a [u32],
-    /// The progress at each of them.
-    progress: Vec<Progress>,
-    of_instance: BTreeMap<u32, usize>,
-    /// The number and the begin of the window of each of them.
-    windows: Vec<(usize, i64)>,
-}
-
-impl<'a> Chain<'a> {
-    fn of(replay: &Replay, nodes: &'a [u32]) -> Self {
-        let (mut progress, mut of_instance) = (Vec::with_capacity(nodes.len()), BTreeMap::new());
-        let mut now = Progress::default();
-        for (index, at) in nodes.iter().enumerate() {
-            let node = &replay.nodes[*at as usize];
-            now.own_ns += node.work.own_ns;
-            now.typical_ns += node.typical.own_ns;
-            progress.push(now);
-            of_instance.insert(node.instance, index);
-        }
-        Self { nodes, progress, of_instance, windows: replay.windows(nodes) }
-    }
-}
-
-/// The replacing buckets of one rank.
-struct Placed<'a> {
-    /// The progress at which each is ready, and the recorded bucket that holds its last gradient, as a position in the chain.
-    inserted: Vec<(Progress, usize, &'a Replacing)>,
-    /// For each recorded bucket of the chain, the instance that holds its last gradient now.
-    holder: BTreeMap<usize, u32>,
-    /// Whether each node of the chain stays.
-    kept: Vec<bool>,
-}
-
-impl Replay {
-    /// The replay with buckets that close at `limit_bytes`. `None` if no step has two buckets, which show when gradients are
-    /// ready, or if the order of collectives contradicts itself.
-    pub(super) fn rebucketed(&self, limit_bytes: i64, gradients: &Gradients, bound: Bound) -> Option<Self> {
-        let mut new = Self {
-            nodes: Vec::new(),
-            step_of: self.step_of.clone(),
-            comm_of: self.comm_of.clone(),
-            bucket_of: self.bucket_of.clone(),
-            span_of: self.span_of.clone(),
-            ..*self
+impl Scaled {
+    /// The run with buckets that close at `limit_bytes`. `None` if the recording does not show when gradients are ready, as where no step has
+    /// two buckets on all of their ranks, or if ranks then wait for each other for ever.
+    pub(crate) fn rebucketed(
+        &self,
+        buckets: &[Buckets],
+        limit_bytes: i64,
+        (gradients, bound): (&Gradients, Bound),
+        ranks: usize,
+    ) -> Option<Self> {
+        let of_buckets = self.of_buckets(buckets);
+        let nodes_of = |group: &Buckets| -> Option<Vec<&OfBucket>> {
+            let nodes = group.recorded.iter().map(|(_, instance, _)| of_buckets.get(instance));
+            let nodes: Vec<&OfBucket> = nodes.collect::<Option<_>>()?;
+            let same_ranks = nodes.windows(2).all(|pair| pair[0].ranks.keys().eq(pair[1].ranks.keys()));
+            // A rank that left a bucket before others arrived did not wait for it.
+            (same_ranks && nodes.iter().all(|of| of.transfers.len() == 1)).then_some(nodes)
         };
-        let all = self.buckets(limit_bytes, gradients, &mut new);
-        if all.is_empty() {
+        let groups: Vec<(&Buckets, Vec<&OfBucket>)> =
+            buckets.iter().filter_map(|group| Some((group, nodes_of(group)?))).collect();
+        if groups.is_empty() {
             return None;
         }
-        let transfers = Transfers { bound, ..Transfers::of(self, &all) };
-        let mut chains: Vec<Vec<u32>> = vec![Vec::new(); self.ranks];
-        for (at, node) in self.nodes.iter().enumerate() {
-            chains[node.rank as usize].push(at as u32);
+        let transfers = Transfers { bound, ..self.transfers(&groups) };
+        let mut ends_ns = Vec::new();
+        self.graph.replay(&self.graph.recorded_ns(), &mut ends_ns);
+        let mut change = Change { run: self, ends_ns: &ends_ns, changes: Changes::default(), now: BTreeMap::new() };
+        let mut comm_of = self.comm_of.clone();
+        for (group, nodes) in &groups {
+            let replacing = group.replacing(limit_bytes, gradients);
+            change.replace(
+                nodes,
+                &replacing,
+                (comm_of.len() as u32, &|bytes| transfers.ns(group.comm_id, bytes)),
+                group,
+            )?;
+            comm_of.extend(replacing.iter().map(|_| group.comm_id));
         }
-        // Positions of nodes before they are put in order, and those of the recorded nodes among them.
-        let mut nodes: Vec<Node> = Vec::new();
-        let mut place_of: Vec<u32> = vec![NONE; self.nodes.len()];
-        for chain in &chains {
-            self.rechain(chain, (&all, gradients), &transfers, (&mut nodes, &mut place_of));
-        }
-        for (place, node) in nodes.iter_mut().enumerate().filter(|(_, node)| !node.waits_in_place) {
-            // A collective that begins later now was not waited for.
-            let waited = place_of.get(node.waited as usize).copied();
-            node.waited = waited.filter(|waited| (*waited as usize) < place).unwrap_or(NONE);
-            if let Leave::After(of, ns) = node.leave {
-                node.leave = Leave::After(place_of[of as usize], ns);
-            }
-        }
-        new.nodes = in_order(nodes)?;
-        Some(new)
+        let changed = self.changed(&change.redirected()?, ranks)?;
+        Some(Self { comm_of, ..changed })
     }
 
-    /// The buckets of each step and communicator. The instances that replace them are added to `new`.
-    fn buckets(&self, limit_bytes: i64, gradients: &Gradients, new: &mut Self) -> Vec<Buckets> {
-        let mut groups: BTreeMap<(i32, i64), BTreeMap<i32, (u32, i64)>> = BTreeMap::new();
-        for (instance, bucket) in self.bucket_of.iter().enumerate() {
-            if let (Some(step), Some((number, bytes))) = (self.step_of[instance], bucket) {
-                let group = groups.entry((step, self.comm_of[instance])).or_default();
-                group.insert(*number, (instance as u32, *bytes));
+    fn of_buckets(&self, buckets: &[Buckets]) -> BTreeMap<u32, OfBucket> {
+        let recorded = buckets.iter().flat_map(|group| &group.recorded);
+        let mut of: BTreeMap<u32, OfBucket> =
+            recorded.map(|(_, instance, _)| (*instance, OfBucket::default())).collect();
+        for (at, node) in (0..).zip(&self.graph.nodes) {
+            let Some(of) = of.get_mut(&node.instance) else { continue };
+            match node.kind {
+                None => of.transfers.push(at),
+                Some(NodeKind::Arrive) => of.ranks.entry(node.rank).or_insert([at; 2])[0] = at,
+                Some(NodeKind::Leave) => of.ranks.entry(node.rank).or_insert([at; 2])[1] = at,
+                Some(_) => {}
             }
         }
-        let mut all = Vec::new();
-        for ((step, comm_id), group) in groups.into_iter().filter(|(_, group)| group.len() > 1) {
-            let pieces = group.iter().enumerate().flat_map(|(at, (number, (_, bytes)))| {
-                let known = gradients.sizes.get(number).filter(|sizes| sizes.iter().sum::<i64>() == *bytes);
-                let sizes = known.cloned().unwrap_or_else(|| even(*bytes, limit_bytes));
-                let before = sizes.clone().into_iter().scan(0, |sum, size| {
-                    *sum += size;
-                    Some(*sum)
-                });
-                let shares = before.map(|end| end as f64 / *bytes as f64).collect::<Vec<_>>();
-                sizes.into_iter().zip(shares).map(move |(size, share)| (at, size, share)).collect::<Vec<_>>()
-            });
-            let (mut replacing, mut open, mut limit) = (Vec::new(), 0, limit_bytes.min(FIRST_BUCKET_BYTES));
-            let mut end = None;
-            let mut close = |bytes: i64, (last, share): (usize, f64)| {
-                replacing.push(Replacing { instance: new.step_of.len() as u32, bytes, last, share });
-                new.step_of.push(Some(step));
-                new.comm_of.push(comm_id);
-                new.bucket_of.push(Some((replacing.len() as i32 - 1, bytes)));
-            };
-            for (at, size, share) in pieces {
-                open += size;
-                end = Some((at, share));
-                if open >= limit {
-                    close(std::mem::take(&mut open), (at, share));
-                    limit = limit_bytes;
-                }
-            }
-            if let Some(end) = end.filter(|_| open > 0) {
-                close(open, end);
-            }
-            all.push(Buckets { recorded: group.into_values().collect(), replacing });
-        }
-        all
+        of
     }
 
-    /// Puts the replacing buckets of one rank between its other nodes, where their gradients are ready.
-    fn rechain(
-        &self,
-        chain: &[u32],
-        (all, gradients): (&[Buckets], &Gradients),
-        transfers: &Transfers,
-        (nodes, place_of): (&mut Vec<Node>, &mut Vec<u32>),
-    ) {
-        let chain = Chain::of(self, chain);
-        let Placed { inserted, holder, kept } = self.placed(&chain, all, gradients);
-        let mut emit = Emit { nodes, done: Progress::default(), entered: NONE, before: BTreeMap::new(), window: None };
-        let mut inserted = inserted.into_iter().peekable();
-        let mut place_of_instance: BTreeMap<u32, u32> = BTreeMap::new();
-        for (index, at) in chain.nodes.iter().enumerate() {
-            let (progress, window) = (chain.progress[index], chain.windows[index]);
-            let due = |(at, like, _): &(Progress, usize, &Replacing)| {
-                at.own_ns <= progress.own_ns && chain.windows[*like] == window || *like <= index
-            };
-            while let Some((at, like, one)) = inserted.next_if(due) {
-                let window = chain.windows[like];
-                let like = &self.nodes[chain.nodes[like] as usize];
-                let (instance, comm_id) = (one.instance, self.comm_of[like.instance as usize]);
-                let leave = Leave::AfterLast(transfers.ns(comm_id, one.bytes));
-                let queued_ns = transfers.queued_ns;
-                let node = Node { instance, waited: NONE, has_unknown_wait: false, leave, queued_ns, ..*like };
-                place_of_instance.insert(instance, emit.push(node, at, (comm_id, window)));
-            }
-            if kept[index] {
-                let node = self.nodes[*at as usize];
-                let comm_id = self.comm_of[node.instance as usize];
-                place_of[*at as usize] = emit.push(node, progress, (comm_id, window));
+    /// The transfers of recorded buckets, to the usual rank's end.
+    fn transfers(&self, groups: &[(&Buckets, Vec<&OfBucket>)]) -> Transfers {
+        let len_ns =
+            |node: u32| self.graph.spans.get(self.graph.nodes[node as usize].own as usize).map_or(0, |s| s.len_ns);
+        let mut lengths: BTreeMap<i64, BTreeMap<i64, Vec<i64>>> = BTreeMap::new();
+        let mut sizes = BTreeSet::new();
+        for (group, nodes) in groups {
+            let of_comm = lengths.entry(group.comm_id).or_default();
+            for ((_, _, bytes), of) in group.recorded.iter().zip(nodes) {
+                let leaving = lower_median(of.ranks.values().map(|[_, leave]| len_ns(*leave))).unwrap_or(0);
+                let transfer: i64 = of.transfers.iter().map(|node| len_ns(*node)).sum();
+                of_comm.entry(*bytes).or_default().push(transfer + leaving);
+                sizes.insert(*bytes);
             }
         }
-        for (index, instance) in holder {
-            place_of[chain.nodes[index] as usize] = place_of_instance.get(&instance).copied().unwrap_or(NONE);
-        }
-        if transfers.bound != Bound::Short {
-            for buckets in all {
-                let of_chain = (chain.nodes, &chain.of_instance);
-                self.await_buckets(of_chain, buckets, (nodes, place_of), &place_of_instance);
-            }
-        }
-    }
-
-    /// Where the replacing buckets of one rank are ready.
-    fn placed<'a>(&self, chain: &Chain<'_>, all: &'a [Buckets], gradients: &Gradients) -> Placed<'a> {
-        let mut placed = Placed { inserted: Vec::new(), holder: BTreeMap::new(), kept: vec![true; chain.nodes.len()] };
-        for buckets in all {
-            let here = buckets.recorded.iter().map(|(instance, _)| chain.of_instance.get(instance).copied());
-            let Some(here) = here.collect::<Option<Vec<usize>>>() else { continue };
-            here.iter().for_each(|index| placed.kept[*index] = false);
-            let ready_at = |index: &usize| {
-                // While the bucket waited in its queue, the rank worked ahead.
-                let node = &self.nodes[chain.nodes[*index] as usize];
-                let ahead_ns = self.queued_ns(node, gradients);
-                let Progress { own_ns, typical_ns } = chain.progress[*index];
-                Progress {
-                    own_ns: own_ns - ahead_ns.min(node.work.own_ns),
-                    typical_ns: typical_ns - ahead_ns.min(node.typical.own_ns),
-                }
-            };
-            let ready = Ready::of(&here.iter().map(ready_at).collect::<Vec<_>>(), &buckets.recorded);
-            placed.inserted.extend(buckets.replacing.iter().map(|one| (ready.at(one), here[one.last], one)));
-            for (number, index) in here.iter().enumerate() {
-                let covers = |one: &&Replacing| one.last > number || (one.last == number && one.share >= 1.0);
-                placed.holder.extend(buckets.replacing.iter().find(covers).map(|one| (*index, one.instance)));
-            }
-        }
-        placed.inserted.sort_by_key(|(at, index, one)| (at.own_ns, *index, one.instance));
-        placed
-    }
-
-    /// Lets the last collective of a step wait for all of its buckets, if it waited for none of them in the recording because they
-    /// had ended by then.
-    fn await_buckets(
-        &self,
-        (chain, of_instance): (&[u32], &BTreeMap<u32, usize>),
-        buckets: &Buckets,
-        (nodes, place_of): (&mut [Node], &[u32]),
-        place_of_instance: &BTreeMap<u32, u32>,
-    ) {
-        let Some((last, step)) = buckets.recorded.last().map(|(last, _)| (*last, self.step_of[*last as usize])) else {
-            return;
+        let medians = |sizes: BTreeMap<i64, Vec<i64>>| -> Vec<(i64, i64)> {
+            sizes.into_iter().filter_map(|(bytes, ns)| Some((bytes, lower_median(ns)?))).collect()
         };
-        let Some(index) = of_instance.get(&last).copied() else { return };
-        let of_step = |at: &&u32| self.step_of[self.nodes[**at as usize].instance as usize] == step;
-        let behind = &chain[index + 1..];
-        let Some(waiting) = behind.iter().take_while(of_step).last().or(behind.first()) else { return };
-        let spare_ns = self.nodes[*waiting as usize].arrival_ns - self.nodes[chain[index] as usize].end_ns;
-        let awaited = buckets.replacing.last().and_then(|one| place_of_instance.get(&one.instance));
-        let (Some(awaited), Some(node)) = (awaited, nodes.get_mut(place_of[*waiting as usize] as usize)) else {
-            return;
-        };
-        if node.waited == NONE && self.nodes[*waiting as usize].waited == NONE && spare_ns >= 0 {
-            node.waited = *awaited;
-            node.work.after_ns = spare_ns;
-            node.typical.after_ns = spare_ns;
-            node.waits_in_place = true;
-        }
+        let medians_of = lengths.into_iter().map(|(comm_id, sizes)| (comm_id, medians(sizes))).collect();
+        Transfers { bound: Bound::Expected, sizes: sizes.into_iter().collect(), medians_of }
     }
 }
 
-impl Replay {
-    /// How long the bucket of a node waited in its queue.
-    fn queued_ns(&self, node: &Node, gradients: &Gradients) -> i64 {
-        let instance = node.instance as usize;
-        let key = self.step_of[instance]
-            .zip(self.bucket_of[instance])
-            .map(|(step, (bucket, _))| (node.rank as usize, self.comm_of[instance], step, bucket));
-        key.and_then(|key| gradients.queued_ns.get(&key)).copied().unwrap_or(0).max(0)
+/// Replaces buckets in the graph of a run.
+struct Change<'a> {
+    run: &'a Scaled,
+    /// The ends of its nodes in the recording.
+    ends_ns: &'a [i64],
+    changes: Changes,
+    /// For each end of a recorded bucket, the end of the bucket that holds its last gradient now, and when the host hands over that one. For
+    /// each arrival, the node at which the rank has its gradients.
+    now: BTreeMap<u32, (u32, i64)>,
+}
+
+impl Change<'_> {
+    /// Replaces the buckets with these nodes. The instances of the new ones begin at `first`, and their transfers take `len_ns`.
+    fn replace(
+        &mut self,
+        recorded: &[&OfBucket],
+        replacing: &[Replacing],
+        (first, len_ns): (u32, &dyn Fn(i64) -> i64),
+        group: &Buckets,
+    ) -> Option<()> {
+        let last = replacing.len().checked_sub(1)?;
+        let ranks: Vec<u32> = recorded[0].ranks.keys().copied().collect();
+        let ready: Vec<Ready> = ranks.iter().map(|rank| self.ready(recorded, *rank)).collect::<Option<_>>()?;
+        for of in recorded {
+            self.changes.removed.extend(of.transfers.iter().chain(of.ranks.values().flatten()));
+        }
+        let mut left: Vec<Vec<u32>> = vec![Vec::with_capacity(replacing.len()); ranks.len()];
+        for (instance, one) in (first..).zip(replacing) {
+            let of = |rank: u32| recorded[one.last].ranks[&rank];
+            let arrivals = ranks.iter().zip(&ready).zip(&left).map(|((rank, ready), left)| {
+                let mut paths = vec![ready.path(one, group)];
+                let queue = |from: &u32| Path { from: *from, fixed_ns: ready.queued_ns, ..Path::default() };
+                paths.extend(left.last().map(queue));
+                self.add_like((of(*rank)[0], *rank, instance), paths)
+            });
+            let arrivals: Vec<u32> = arrivals.collect();
+            let own = (self.run.graph.spans.len() + self.changes.spans.len()) as u32;
+            let span =
+                Span { kind: SpanKind::Transfer, rank: NONE, at: instance, len_ns: len_ns(one.bytes), contended_ns: 0 };
+            self.changes.spans.push(span);
+            let paths = arrivals.into_iter().map(|from| Path { from, ..Path::default() }).collect();
+            let transfer = self.add((Node { own, ..Node::bare(None, NONE, instance) }, paths, 0));
+            for (rank, left) in ranks.iter().zip(&mut left) {
+                let path = Path { from: transfer, ..Path::default() };
+                left.push(self.add_like((of(*rank)[1], *rank, instance), vec![path]));
+            }
+        }
+        for (at, of) in recorded.iter().enumerate() {
+            let ends_before = |one: &Replacing| one.last < at || one.last == at && one.share < 1.0;
+            let holder = replacing.partition_point(ends_before).min(last);
+            let handed_over = recorded[replacing[holder].last].ranks.values();
+            let handed_over = handed_over.map(|[arrive, _]| self.run.graph.nodes[*arrive as usize].at_ns);
+            let now = left.iter().map(|left| left[holder]).zip(handed_over);
+            self.now.extend(of.ranks.values().map(|[_, leave]| *leave).zip(now));
+        }
+        Some(())
     }
 
-    /// For each node of a rank's chain, the window that it is in: its number, and its begin.
-    fn windows(&self, chain: &[u32]) -> Vec<(usize, i64)> {
-        let (mut windows, mut number, mut begin_ns) = (Vec::with_capacity(chain.len()), 0, 0);
-        for (index, at) in chain.iter().enumerate() {
-            let node = &self.nodes[*at as usize];
-            if index == 0 || node.entered == NONE {
-                (number, begin_ns) = (number + 1, node.arrival_ns - node.work.own_ns);
-            }
-            windows.push((number, begin_ns));
+    /// Adds a node at the place of a recorded one in the program.
+    fn add_like(&mut self, (like, rank, instance): (u32, u32, u32), paths: Vec<Path>) -> u32 {
+        let Node { kind, at_ns, segment, .. } = self.run.graph.nodes[like as usize];
+        let node = Node { at_ns, segment, ..Node::bare(kind, rank, instance) };
+        self.add((node, paths, self.run.passed[like as usize]))
+    }
+
+    fn add(&mut self, added: (Node, Vec<Path>, u32)) -> u32 {
+        self.changes.added.push(added);
+        (self.run.graph.nodes.len() + self.changes.added.len()) as u32 - 1
+    }
+
+    /// Adds the nodes at which a rank has the gradients of recorded buckets: they wait for what the arrivals waited for, but for no
+    /// bucket before. Where nothing else is known, a bucket is ready as long after the one before it as in the recording. `None` if no
+    /// arrival waits for a bucket: then something else that was not recorded keeps them in order.
+    fn ready(&mut self, recorded: &[&OfBucket], rank: u32) -> Option<Ready> {
+        let leaves: BTreeSet<u32> = recorded.iter().map(|of| of.ranks[&rank][1]).collect();
+        let (mut nodes, mut queued): (Vec<(u32, i64)>, _) = (Vec::with_capacity(recorded.len()), Vec::new());
+        for of in recorded {
+            let arrive = of.ranks[&rank][0];
+            let all = self.run.graph.paths_to(arrive as usize);
+            let (queue, own): (Vec<Path>, Vec<Path>) = all.iter().partition(|path| leaves.contains(&path.from));
+            queued.extend(queue.iter().map(|path| path.fixed_ns + path.late_ns));
+            let done_ns = |paths: &[Path]| paths.iter().map(|path| ready_ns(path, self.ends_ns)).max();
+            let end_ns = self.ends_ns[arrive as usize];
+            let at_ns = end_ns - done_ns(all).zip(done_ns(&own)).map_or(0, |(all_ns, own_ns)| all_ns - own_ns);
+            let after = |(from, ns): &(u32, i64)| Path { from: *from, fixed_ns: at_ns - ns, ..Path::default() };
+            let own = if own.is_empty() { nodes.last().map(after).into_iter().collect() } else { own };
+            let mut node = self.run.graph.nodes[arrive as usize];
+            (node.kind, node.instance) = (Some(NodeKind::Host), NONE);
+            let ready = self.add((node, own, self.run.passed[arrive as usize]));
+            self.now.insert(arrive, (ready, i64::MIN));
+            nodes.push((ready, at_ns));
         }
-        windows
+        Some(Ready { nodes, queued_ns: lower_median(queued)? })
+    }
+
+    /// The changes, with all that waited for a recorded bucket behind the one that holds its last gradient. What the host did before it
+    /// hands over that one cannot wait for it. `None` if nothing else says when that could begin.
+    fn redirected(self) -> Option<Changes> {
+        let Self { run, mut changes, now, .. } = self;
+        let moved = |path: &Path, at_ns: i64| match now.get(&path.from) {
+            Some((_, handed_over_ns)) if at_ns <= *handed_over_ns => None,
+            Some((from, _)) => Some(Path { from: *from, ..*path }),
+            None => Some(*path),
+        };
+        for (at, node) in (0..).zip(&run.graph.nodes) {
+            let paths = run.graph.paths_to(at as usize);
+            if changes.removed.contains(&at) {
+                changes.paths.insert(at, Vec::new());
+            } else if paths.iter().any(|path| now.contains_key(&path.from)) {
+                let paths: Vec<Path> = paths.iter().filter_map(|path| moved(path, node.at_ns)).collect();
+                changes.paths.insert(at, (!paths.is_empty()).then_some(paths)?);
+            }
+        }
+        for (node, paths, _) in &mut changes.added {
+            *paths = paths.iter().filter_map(|path| moved(path, node.at_ns)).collect();
+        }
+        Some(changes)
+    }
+}
+
+impl Ready {
+    /// The path to the arrival at a bucket, from where the rank has all gradients of the recorded bucket before.
+    fn path(&self, one: &Replacing, group: &Buckets) -> Path {
+        let (last, last_ns) = self.nodes[one.last];
+        let path = |from: u32, ns: f64| Path { from, fixed_ns: ns.round() as i64, ..Path::default() };
+        if one.share >= 1.0 {
+            return path(last, 0.0);
+        }
+        if let Some((from, ns)) = one.last.checked_sub(1).map(|before| self.nodes[before]) {
+            return path(from, (last_ns - ns).max(0) as f64 * one.share);
+        }
+        // The gradients of the first bucket take as long as those of the others, byte by byte.
+        let others: i64 = group.recorded[1..].iter().map(|(_, _, bytes)| bytes).sum();
+        let others_ns = (self.nodes[self.nodes.len() - 1].1 - last_ns).max(0) as f64;
+        let first_ns = others_ns * group.recorded[0].2 as f64 / others.max(1) as f64;
+        path(last, -first_ns * (1.0 - one.share))
     }
 }
 
 /// Pieces of at most `limit` bytes, equally large.
 fn even(bytes: i64, limit: i64) -> Vec<i64> {
     let count = (bytes / limit.max(1)).clamp(1, 1 << 16);
-    (0..count).map(|at| bytes * (at + 1) / count - bytes * at / count).collect()
-}
-
-/// Adds the nodes of one rank, one after the other.
-struct Emit<'a> {
-    nodes: &'a mut Vec<Node>,
-    done: Progress,
-    entered: u32,
-    /// The latest node of each communicator.
-    before: BTreeMap<i64, u32>,
-    window: Option<usize>,
-}
-
-impl Emit<'_> {
-    /// `window` is the number of its window, and its begin.
-    fn push(&mut self, mut node: Node, at: Progress, (comm_id, window): (i64, (usize, i64))) -> u32 {
-        let place = self.nodes.len() as u32;
-        let begins = self.window.replace(window.0) != Some(window.0);
-        node.entered = if begins { NONE } else { self.entered };
-        node.before = self.before.insert(comm_id, place).unwrap_or(NONE);
-        let own_ns = (at.own_ns - self.done.own_ns).max(0);
-        let typical_ns = (at.typical_ns - self.done.typical_ns).max(0);
-        node.work = Work { own_ns, after_ns: node.work.after_ns.min(own_ns) };
-        if begins {
-            node.arrival_ns = window.1 + own_ns;
-        }
-        node.typical = Work { own_ns: typical_ns, after_ns: node.typical.after_ns.min(typical_ns) };
-        self.done =
-            Progress { own_ns: at.own_ns.max(self.done.own_ns), typical_ns: at.typical_ns.max(self.done.typical_ns) };
-        self.entered = place;
-        self.nodes.push(node);
-        place
-    }
-}
-
-/// When gradients are ready: the progress at the end of each recorded bucket.
-struct Ready<'a> {
-    /// Where the first gradient of the first bucket begins, then the ends of the buckets.
-    ends: Vec<Progress>,
-    recorded: &'a [(u32, i64)],
-}
-
-impl<'a> Ready<'a> {
-    fn of(ends: &[Progress], recorded: &'a [(u32, i64)]) -> Self {
-        let (first, last) = (ends[0], ends[ends.len() - 1]);
-        // The gradients of the first bucket take as long as those of the others, byte by byte.
-        let others: i64 = recorded[1..].iter().map(|(_, bytes)| bytes).sum();
-        let share = recorded[0].1 as f64 / others.max(1) as f64;
-        let begin = first.towards(last, -share);
-        let begin = Progress { own_ns: begin.own_ns.max(0), typical_ns: begin.typical_ns.max(0) };
-        Self { ends: std::iter::once(begin).chain(ends.iter().copied()).collect(), recorded }
-    }
-
-    fn at(&self, one: &Replacing) -> Progress {
-        debug_assert!(one.last < self.recorded.len());
-        self.ends[one.last].towards(self.ends[one.last + 1], one.share)
-    }
+    let until = |at: i64| (i128::from(bytes) * i128::from(at) / i128::from(count)) as i64;
+    (0..count).map(|at| until(at + 1) - until(at)).collect()
 }
 
 /// The lengths of transfers by communicator and size.
@@ -397,37 +360,9 @@ struct Transfers {
     sizes: Vec<i64>,
     /// For each communicator, sizes in ascending order and the median length of their transfers.
     medians_of: BTreeMap<i64, Vec<(i64, i64)>>,
-    /// From the end of a bucket to the begin of the next one that waits for it.
-    queued_ns: i64,
 }
 
 impl Transfers {
-    fn of(replay: &Replay, all: &[Buckets]) -> Self {
-        let sizes: BTreeMap<u32, i64> = all.iter().flat_map(|buckets| buckets.recorded.iter().copied()).collect();
-        let mut lengths: BTreeMap<i64, BTreeMap<i64, Vec<i64>>> = BTreeMap::new();
-        let mut queued = Vec::new();
-        for node in &replay.nodes {
-            let Some(bytes) = sizes.get(&node.instance) else { continue };
-            if let Leave::AfterLast(ns) = node.leave {
-                let of_comm = lengths.entry(replay.comm_of[node.instance as usize]).or_default();
-                of_comm.entry(*bytes).or_default().push(ns);
-            }
-            queued.extend((node.before != NONE && node.queued_ns <= replay.max_queue_gap_ns).then_some(node.queued_ns));
-        }
-        let medians = |sizes: BTreeMap<i64, Vec<i64>>| -> Vec<(i64, i64)> {
-            sizes.into_iter().filter_map(|(bytes, ns)| Some((bytes, lower_median(ns)?))).collect()
-        };
-        let mut recorded: Vec<i64> = sizes.values().copied().collect();
-        recorded.sort_unstable();
-        recorded.dedup();
-        Self {
-            bound: Bound::Expected,
-            sizes: recorded,
-            medians_of: lengths.into_iter().map(|(comm_id, sizes)| (comm_id, medians(sizes))).collect(),
-            queued_ns: lower_median(queued).unwrap_or(0),
-        }
-    }
-
     fn ns(&self, comm_id: i64, bytes: i64) -> i64 {
         let length_ns = self.medians_of.get(&comm_id).map_or(0.0, |medians| length_ns(medians, bytes));
         // How far the nearest recorded size is, in powers of 4.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use trace::JobPathRow;
 
+use crate::bubbles::bubbles;
 use crate::charge::Charges;
 use crate::classify::{Case, have_distinct_ranges};
 use crate::evidence::Ranges;
@@ -12,7 +13,6 @@ use crate::job_path::job_path;
 use crate::last::Last;
 use crate::lost_time::{Accounted, LostTime};
 use crate::measured::{Measured, Shown, step_ns};
-use crate::replay::Replay;
 use crate::replayed::Replayed;
 use crate::rows::{JudgedRanks, LeftOut, lost_time_rows, omissions, step_rows, wait_rows};
 use crate::scaled::Unaccounted;
@@ -22,7 +22,6 @@ use measure::own_time::OwnTime;
 use measure::part::OnPaths;
 use model::Instance;
 use model::thresholds::Thresholds;
-use topology::arrivals::Joined;
 use topology::excess::Excess;
 use topology::join::{Join, by_rank};
 use topology::per_step::PerStep;
@@ -51,9 +50,10 @@ pub fn reduce_replayed<K>(
     thresholds: &Thresholds,
     keep: impl FnOnce(Replayed) -> K,
 ) -> (Stragglers, K) {
-    let Followed { join, per_step, excess, waited_steps, mut cases, is_shown, replay, job_path, accounted } =
+    let Followed { join, per_step, excess, waited_steps, mut cases, is_shown, job_path, accounted } =
         Followed::of(&mut own_time, instances, clocks, on_paths, thresholds);
-    forget_stretches(&mut own_time);
+    // The stretches take as much memory as the rows of the waits.
+    own_time.iter_mut().for_each(|own_time| own_time.stretches = Vec::new());
     let parts = by_rank(&own_time);
     let charges = Charges::of(&join, parts.len());
     let ranges = Ranges::of((&parts, &join.same_work.baseline), &excess.steps, per_step, thresholds);
@@ -72,13 +72,14 @@ pub fn reduce_replayed<K>(
         last: &Last::of(&join),
         lost_time: lost_time.as_ref().ok(),
     };
-    let left_out = left_out((&measured, &charges), lost_time.as_ref().map_err(|why| *why), &replay);
-    let replayed = Replayed::of((replay, accounted.ok()), &parts, &join.same_work.stages, per_step);
+    let left_out = left_out((&measured, &charges), lost_time.as_ref().map_err(|why| *why));
+    let pipeline = accounted.as_ref().map_or_else(|_| Vec::new(), |account| bubbles(account, &parts, &join));
+    let replayed = Replayed::of(accounted, &parts, &join);
     let mut stragglers = Stragglers {
         stragglers: (0..parts.len()).map(|rank| judged.row(rank)).collect(),
         steps: step_rows(&parts, &excess, &shown),
         job_path,
-        pipeline: replayed.pipeline(),
+        pipeline,
         waited_ns: charges.suffered_ns.iter().sum(),
         charged_ns: charges.caused_ns.clone(),
         before_recording_ns: charges.before_recording_ns,
@@ -91,15 +92,10 @@ pub fn reduce_replayed<K>(
         (stragglers.lost_time, stragglers.lost_time_lines) = lost_time_rows(lost_time, &parts);
         stragglers.early_gathers_ns = lost_time.early_gathers.map(|cost| cost.ns);
     }
-    // The rows of the waits take as much memory as the replay.
+    // The rows of the waits take as much memory as the graph.
     let (ranks, kept) = (replayed.ranks().to_vec(), keep(replayed));
     (stragglers.waits, stragglers.waited) = wait_rows(&join, &ranks);
     (stragglers, kept)
-}
-
-/// Drops the stretches, which take as much memory as the nodes of the replay.
-fn forget_stretches(own_time: &mut [OwnTime]) {
-    own_time.iter_mut().for_each(|own_time| own_time.stretches = Vec::new());
 }
 
 /// Makes graphs of the collectives of ranks that have no graph of their rows.
@@ -120,7 +116,6 @@ struct Followed {
     cases: Vec<Case>,
     /// Whether one range of each rank's host shows in every step that it is late.
     is_shown: Vec<bool>,
-    replay: Replay,
     job_path: Vec<JobPathRow>,
     accounted: Result<Accounted, Unaccounted>,
 }
@@ -138,18 +133,19 @@ impl Followed {
         let mut join = Join::of(&parts, instances, to_global);
         let per_step = PerStep::of(&parts);
         let excess = Excess::above_baseline(&mut join, parts.len(), per_step, step_ns(&parts));
-        let counted = CountedSteps::of(&join, thresholds.min_steps);
+        let waited_steps = waited_steps(&join);
         let cases = {
             let ranges = Ranges::of((&parts, &join.same_work.baseline), &excess.steps, per_step, thresholds);
-            let (join, excess, waited_steps) = (&join, &excess, counted.waited);
+            let (join, excess) = (&join, &excess);
             Measured { parts: &parts, join, excess, ranges: &ranges, per_step, waited_steps }.cases(thresholds)
         };
         let is_shown = have_distinct_ranges(&cases, thresholds);
+        let clocks = (to_global, clock_error_ns);
         let account = |own_time: &mut [OwnTime]| {
             let graphs: BTreeMap<i32, Option<Arc<Condensed>>> =
                 own_time.iter_mut().map(|own_time| (own_time.rank, own_time.graph.take())).collect();
-            let (parts, clocks) = (by_rank(own_time), (to_global, clock_error_ns));
-            Accounted::of(graphs.into_values().collect(), &parts, &join, clocks, (&is_shown, thresholds.min_steps))
+            let (parts, is_shown) = (by_rank(own_time), (&is_shown[..], thresholds.min_steps));
+            Accounted::of(graphs.into_values().collect(), &parts, &join, clocks, is_shown)
         };
         let mut accounted = account(own_time);
         if accounted.as_ref().is_ok_and(Accounted::may_miss_a_rank) {
@@ -158,56 +154,30 @@ impl Followed {
             let of_collectives = account(own_time).ok().filter(|account| account.names_only(stands_out));
             accounted = of_collectives.map_or(accounted, Ok);
         }
-        if on_paths.is_some() {
-            forget_stretches(own_time);
-        }
-        let parts = by_rank(own_time);
-        let replay = Replay::of(&join, &counted.steps, thresholds.max_queue_gap_ns);
-        let clock_error_ns: Vec<Option<i64>> = parts.iter().map(|p| clock_error_ns(p.rank, p.has_device)).collect();
-        let job_path = job_path(&parts, &join, &replay, (to_global, &clock_error_ns), on_paths);
-        Self { join, per_step, excess, waited_steps: counted.waited, cases, is_shown, replay, job_path, accounted }
+        let path = |account: &Accounted| job_path(&account.run, &by_rank(own_time), &join, clocks, on_paths);
+        let job_path = accounted.as_ref().map_or_else(|_| Vec::new(), path);
+        Self { join, per_step, excess, waited_steps, cases, is_shown, job_path, accounted }
     }
+}
+
+/// The number of active steps with a collective.
+fn waited_steps(join: &Join) -> usize {
+    let steps: BTreeSet<i32> = join.instances.iter().filter_map(|instance| instance.step).collect();
+    steps.len()
 }
 
 /// If this share of a step, in percent, begins late for no known reason, a note says so.
 const UNEXPLAINED_PCT: f64 = 5.0;
 
-fn left_out(
-    (measured, charges): (&Measured<'_>, &Charges),
-    lost_time: Result<&LostTime, Unaccounted>,
-    replay: &Replay,
-) -> LeftOut {
+fn left_out((measured, charges): (&Measured<'_>, &Charges), lost_time: Result<&LostTime, Unaccounted>) -> LeftOut {
     LeftOut {
         ranges: measured.ranges.left_out as i64,
         unpaired: charges.unpaired,
-        // The account does not replay arrivals.
-        discrepancy_ns: if lost_time.is_ok() { 0 } else { replay.discrepancy_ns() },
         unaccounted: lost_time.err().filter(|why| *why != Unaccounted::NotJoined),
         unforeseen: lost_time.ok().and_then(|lost_time| lost_time.foreseen).filter(|foreseen| !foreseen.is_right()),
         unexplained_ns: lost_time.ok().and_then(|lost_time| {
             let (late_ns, step_ns) = (lost_time.unexplained_ns, lost_time.step_ns());
             (UNEXPLAINED_PCT * step_ns as f64 <= 100.0 * late_ns as f64).then_some((late_ns, step_ns))
         }),
-    }
-}
-
-/// The active steps in which other work is replayed by the collectives: those with collectives. If a rank is missing in some of these, as
-/// where recordings begin at different steps, the others count alone, because the wait for a missing rank is unknown.
-struct CountedSteps {
-    steps: BTreeSet<i32>,
-    /// The number of active steps with a collective.
-    waited: usize,
-}
-
-impl CountedSteps {
-    fn of(join: &Join, min_steps: usize) -> Self {
-        let steps = |is_wanted: fn(&Joined) -> bool| -> BTreeSet<i32> {
-            join.instances.iter().filter(|instance| is_wanted(instance)).filter_map(|instance| instance.step).collect()
-        };
-        let all = steps(|_| true);
-        let waited = all.len();
-        let whole: BTreeSet<i32> = all.difference(&steps(|instance| !instance.whole)).copied().collect();
-        let steps = if whole.len() >= min_steps && 2 * whole.len() >= waited { whole } else { all };
-        Self { steps, waited }
     }
 }

@@ -17,7 +17,7 @@ use measure::graph::NodeKind;
 use measure::graph::condensed::Path;
 
 use crate::contention::Contention;
-use crate::graph::{Graph, NONE};
+use crate::graph::{Changes, Graph, NONE};
 use crate::scaled::Scaled;
 
 impl Scaled {
@@ -27,7 +27,7 @@ impl Scaled {
         for (to, path) in behind_collectives(&self.graph) {
             changed.entry(to).or_insert_with(|| self.graph.paths_to(to as usize).to_vec()).push(path);
         }
-        self.with_paths(&changed, ranks)
+        self.changed(&Changes { paths: changed, ..Changes::default() }, ranks)
     }
 
     /// The same run with all-gathers that are called early; `None` if it has none that could be. `gathers` says of each instance
@@ -61,12 +61,18 @@ impl Scaled {
                 }
             }
         }
-        if changed.is_empty() { None } else { self.with_paths(&changed, ranks) }
+        let is_changed = !changed.is_empty();
+        is_changed.then(|| self.changed(&Changes { paths: changed, ..Changes::default() }, ranks))?
     }
 
-    fn with_paths(&self, changed: &BTreeMap<u32, Vec<Path>>, ranks: usize) -> Option<Self> {
-        let (graph, order) = self.graph.with_paths(changed)?;
-        let passed: Vec<u32> = order.iter().map(|node| self.passed[*node as usize]).collect();
+    /// The same run with changes; `None` if ranks then wait for each other for ever.
+    pub(crate) fn changed(&self, changes: &Changes, ranks: usize) -> Option<Self> {
+        let (graph, order) = self.graph.changed(changes)?;
+        let passed_of = |node: &u32| match (*node as usize).checked_sub(self.passed.len()) {
+            None => self.passed[*node as usize],
+            Some(added) => changes.added[added].2,
+        };
+        let passed: Vec<u32> = order.iter().map(passed_of).collect();
         let contention = Contention::of(&graph, ranks, &passed, self.begins_step.len());
         let (steps, comm_of, begins_step) = (self.steps.clone(), self.comm_of.clone(), self.begins_step.clone());
         Some(Self { graph, comm_of, passed, steps, begins_step, contention })

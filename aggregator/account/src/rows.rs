@@ -188,8 +188,6 @@ pub(super) struct LeftOut {
     pub(super) ranges: i64,
     /// Collectives whose waits were charged by the typical rank.
     pub(super) unpaired: i64,
-    /// Difference of the unchanged replay from the recording.
-    pub(super) discrepancy_ns: i64,
     /// Why there is no account.
     pub(super) unaccounted: Option<Unaccounted>,
     /// The steps by the lengths of others, if they are not what was recorded.
@@ -200,7 +198,7 @@ pub(super) struct LeftOut {
 
 /// The omissions of `join`, and a line for each number of `left_out`.
 pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_out: &LeftOut) -> Vec<OmissionRow> {
-    let LeftOut { ranges, unpaired, discrepancy_ns, unaccounted, unforeseen, unexplained_ns } = *left_out;
+    let LeftOut { ranges, unpaired, unaccounted, unforeseen, unexplained_ns } = *left_out;
     let mut rows = join.omissions.clone();
     if ranges > 0 {
         let why = "the ranks have too many different ranges; those with the most time are compared";
@@ -208,13 +206,6 @@ pub(super) fn omissions(join: &Join, excess: &Excess, parts: &[&OwnTime], left_o
     }
     if let Some(unaccounted) = unaccounted {
         rows.push(OmissionRow::left_out(ACCOUNT, unaccounted.why()));
-    }
-    if discrepancy_ns > 0 {
-        let why = format!(
-            "clocks contradict the order of arrivals, so that the replay of the run without a change differs from the recording by {}",
-            ns(discrepancy_ns)
-        );
-        rows.push(OmissionRow::note("delays of a step", why));
     }
     if let Some(foreseen) = unforeseen {
         let why = format!(

@@ -39,7 +39,9 @@ impl Unaccounted {
     /// In words.
     pub(crate) fn why(self) -> &'static str {
         match self {
-            Self::NotJoined => "no collective of two ranks was matched",
+            Self::NotJoined => {
+                "no collective was matched on two ranks: give the traces of all ranks, of steps in which they recorded the same collectives"
+            }
             Self::NoCommonStep => "the ranks have no step in common",
             Self::Contradicted => {
                 "ranks leave collectives before others arrive at them: a clock jumped, or collectives were not matched rightly"

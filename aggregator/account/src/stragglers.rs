@@ -70,6 +70,6 @@ pub struct AnalyzedReplay {
     pub analysis: Analysis,
     /// Names of communicators.
     pub comm_names: BTreeMap<i64, String>,
-    /// The replay of the collectives.
+    /// The run, which can be replayed with something different.
     pub replayed: Replayed,
 }

@@ -12,6 +12,6 @@ mod oracles;
 mod pipelines;
 mod planted;
 mod properties;
-mod replay;
+mod rebucket;
 mod stages;
 mod usual;

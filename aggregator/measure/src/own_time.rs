@@ -42,9 +42,8 @@ pub struct OwnTime {
     pub has_device: bool,
     /// Whether the rank has device work or operators, so that [`StepPart::busy_ns`] is known.
     pub has_work: bool,
-    /// Its active steps on critical paths of the job, ascending, and for each the last collective that the rank waited for before
-    /// its end, as a position in the same list as the stretches.
-    pub path_steps: Vec<(StepWindow, Option<u32>)>,
+    /// Its active steps on critical paths of the job, ascending.
+    pub path_steps: Vec<StepWindow>,
     /// Its work on critical paths of the job; empty if the reduction reads it later.
     pub path: Arc<PathWork>,
     /// Whether waits that the rank recorded count as nothing: this is [`by_operators`](Self::by_operators) of another.
@@ -53,15 +52,6 @@ pub struct OwnTime {
     pub by_operators: Option<Box<OwnTime>>,
     /// Its work as a graph; `None` unless that was asked for.
     pub graph: Option<Arc<Condensed>>,
-}
-
-/// The data of one rank that the critical path of the job needs.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OnPath {
-    /// As [`OwnTime::path`].
-    pub work: Arc<PathWork>,
-    /// As [`OwnTime::stretches`].
-    pub stretches: Vec<Stretch>,
 }
 
 /// The time before one of a rank's collectives in which the rank works on its own.
@@ -148,8 +138,8 @@ fn beside(rank: &RankData, work: &IntervalSet, operating: Option<&Coverage>, thr
     }
     let Largest { ranges, dropped, dropped_max_ns } =
         self_times(rank, &slots, (steps.len(), operating.is_some()), thresholds.max_ranges);
-    let path_steps = path_steps(rank, &exposed);
-    let path = PathWork::of(rank, operating.map(|operating| (work, operating.set())), &path_steps);
+    let path_steps = path_steps(rank);
+    let path = PathWork::of(rank, operating.map(Coverage::set), &path_steps);
     OwnTime {
         rank: rank.outline.info.rank,
         stretches,

@@ -7,7 +7,7 @@ use trace::{BucketRow, CounterRow, DeviceRow, OmissionRow, RecurringRangeRow, Ta
 
 use crate::communication::CommunicationEvidence;
 use crate::overhead::StepOverhead;
-use crate::own_time::{OnPath, OwnTime};
+use crate::own_time::{OwnTime, PathWork};
 use model::RankOutline;
 use model::selection::Held;
 
@@ -55,17 +55,17 @@ impl RankPart {
 pub trait Waiting {
     /// The own time of all ranks, in any order. May add to the omissions, and is called once.
     fn own_time(&mut self, omissions: &mut Vec<OmissionRow>) -> Vec<OwnTime>;
-    /// Reads the data of ranks on the critical path of the job; `None` if their own time has it.
+    /// Reads the work of ranks on the critical path of the job; `None` if their own time has it.
     fn on_paths(&self) -> Option<&dyn OnPaths>;
     /// Of the tables that one rank alone decides and that are not in the parts, those that are wanted, in the order of ranks. May
     /// add to the omissions, and is called once for each table.
     fn tables(&mut self, is_wanted: &dyn Fn(&str) -> bool, omissions: &mut Vec<OmissionRow>) -> Tables;
 }
 
-/// Reads the data of ranks on the critical path of the job, rank by rank: that of all ranks takes much memory.
+/// Reads the work of ranks on the critical path of the job, rank by rank: that of all ranks takes much memory.
 pub trait OnPaths {
-    /// The data of the rank of this own time.
-    fn of(&self, own_time: &OwnTime) -> Arc<OnPath>;
+    /// The work of the rank of this own time.
+    fn of(&self, own_time: &OwnTime) -> Arc<PathWork>;
 }
 
 /// The own time of ranks in memory. Their tables are in memory too.

@@ -39,8 +39,7 @@ fn select_stretches(part: &mut OwnTime, kept: &[bool], scope: &Scope) {
         stretch.entered = moved(stretch.entered);
         stretch.waited = moved(stretch.waited);
     }
-    part.path_steps.retain(|(step, _)| scope.has_step(step.step));
-    part.path_steps.iter_mut().for_each(|(_, waited)| *waited = moved(*waited));
+    part.path_steps.retain(|step| scope.has_step(step.step));
     let in_steps: Vec<bool> = part.steps.iter().map(|s| scope.has_step(s.step)).collect();
     retain(&mut part.steps, &in_steps);
     part.ranges.iter_mut().for_each(|range| retain(&mut range.self_ns, &in_steps));
@@ -68,9 +67,6 @@ mod tests {
         let scope = Scope { steps: Some(2..3), ..Scope::default() };
         select_stretches(&mut part, &[false, false, true, true], &scope);
         assert_eq!(before(&part), [(None, None), (Some(0), Some(0))]);
-        assert_eq!(
-            part.path_steps.iter().map(|(step, waited)| (step.step, *waited)).collect::<Vec<_>>(),
-            [(2, Some(1))]
-        );
+        assert_eq!(part.path_steps.iter().map(|step| step.step).collect::<Vec<_>>(), [2]);
     }
 }

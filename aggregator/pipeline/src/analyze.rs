@@ -13,7 +13,7 @@ use crate::parts::Shares;
 use crate::step_numbers::lacking;
 use account::buckets::bucket_timing;
 use account::exposed_waits::{InCollectives, fill_exposed_waits};
-use account::{AnalyzedReplay, Gradients, Replayed, critical_path_of_job};
+use account::{AnalyzedReplay, Gradients, Replayed};
 pub use align::aligned::{Analyzed, align_as_chosen, join_outlines, list, load_chosen, time_bounds};
 use align::clock::Clocks;
 use align::collective_cost::{fused, instance_row, unknown_shares};
@@ -87,27 +87,11 @@ pub fn analyze_replayed(
     let (parts, _, omissions) = map_chosen(source, options, progress)?;
     let collectives = parts.iter().flat_map(|part| &part.outline.collectives);
     let comm_names = collectives.filter_map(|c| Some((c.comm_id, c.comm_name.as_ref()?.to_string()))).collect();
-    let gradients = gradients(&parts);
+    let buckets = parts.iter().flat_map(|part| &part.buckets);
+    let gradients: Gradients = buckets.filter_map(|row| Some((row.bucket, row.parameter_bytes.clone()?))).collect();
     let (analysis, _, mut replayed) = reduce_in_memory(parts, &source.info(), options, omissions)?;
     replayed.gradients = gradients;
     Ok(AnalyzedReplay { analysis, comm_names, replayed })
-}
-
-/// The sizes of the gradients of a run, and the time that each of its buckets was queued.
-fn gradients(parts: &[RankPart]) -> Gradients {
-    let mut ranks: Vec<i32> = parts.iter().map(|part| part.outline.info.rank).collect();
-    ranks.sort_unstable();
-    let buckets = parts.iter().flat_map(|part| &part.buckets);
-    let sizes = buckets.filter_map(|row| Some((row.bucket, row.parameter_bytes.clone()?))).collect();
-    let mut queued_ns = BTreeMap::new();
-    for part in parts {
-        let Ok(place) = ranks.binary_search(&part.outline.info.rank) else { continue };
-        queued_ns.extend(part.outline.collectives.iter().filter_map(|row| {
-            let key = (place, row.comm_id, row.step()?, row.bucket()?);
-            Some((key, row.start_ns()? - row.enqueue_ns().or(row.ready_ns())?))
-        }));
-    }
-    Gradients { sizes, queued_ns }
 }
 
 /// Analyzes a source like [`analyze`], and keeps the data that renderers of single rows need.
@@ -304,16 +288,17 @@ fn to_global_time(tables: &mut Tables, clocks: &Clocks) {
     tables.memory_curve.iter_mut().for_each(|row| row.ts_ns = clocks.global(row.rank, false, row.ts_ns));
 }
 
-/// The critical path of the job, of the own time of all its ranks.
+/// The critical path of the job, of the own time of all its ranks: that of [`analyze`].
 pub fn job_critical_path(
-    parts: &[OwnTime],
+    parts: Vec<OwnTime>,
     instances: Vec<Instance>,
     clocks: &Clocks,
     thresholds: &Thresholds,
 ) -> Vec<JobPathRow> {
     let to_global = |rank: i32, device: bool, t_ns: i64| clocks.global(rank, device, t_ns);
     let error_ns = |rank: i32, device: bool| clocks.error_ns(rank, device);
-    critical_path_of_job(&own_time::of_run(parts.to_vec()), instances, (&to_global, &error_ns), thresholds)
+    let clocks = (&to_global as topology::ToGlobal<'_>, &error_ns as topology::ClockError<'_>);
+    account::reduce_replayed(own_time::of_run(parts), instances, clocks, None, thresholds, drop).0.job_path
 }
 
 fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, options: &Options) -> Facts {

@@ -21,12 +21,10 @@ pub struct Arrival {
     pub(crate) rolled_ns: MaybeNs,
     pub(crate) dur_ns: MaybeNs,
     pub(crate) previous: MaybeAt,
-    pub(crate) entered: MaybeAt,
-    pub(crate) waited: MaybeAt,
 }
 
 impl Arrival {
-    /// The arrival of a rank, by its position among the parts. `rolled_ns` and `entered` are filled later.
+    /// The arrival of a rank, by its position among the parts. `rolled_ns` is filled later.
     pub(crate) fn of(member: &Member, (rank, stretch): (usize, &Stretch), to_global: ToGlobal<'_>) -> Self {
         let global = |t_ns| to_global(member.rank, member.device_clock, t_ns);
         let arrival_ns = global(member.start_ns);
@@ -40,25 +38,12 @@ impl Arrival {
             rolled_ns: MaybeNs::UNKNOWN,
             dur_ns: MaybeNs::of(member.end_ns.map(|end| end - member.start_ns)),
             previous: MaybeAt::of(stretch.previous),
-            entered: MaybeAt::UNKNOWN,
-            waited: MaybeAt::of(stretch.waited),
         }
     }
 
     /// The collective that the rank left before its own stretch began, as a position among its stretches.
     pub fn previous(&self) -> Option<u32> {
         self.previous.get()
-    }
-
-    /// The last collective that the rank entered before this one, among those that were matched, as a position among its
-    /// stretches.
-    pub fn entered(&self) -> Option<u32> {
-        self.entered.get()
-    }
-
-    /// The last collective that the rank waited for before this one, as a position among its stretches.
-    pub fn waited(&self) -> Option<u32> {
-        self.waited.get()
     }
 
     /// The time at which the rank leaves the instance.

@@ -17,8 +17,6 @@ pub struct Join {
     pub same_work: SameWork,
     /// For each rank and each of its stretches, the position in `instances`.
     positions: Vec<Vec<MaybeAt>>,
-    /// For ranks and their stretches before which collectives were not matched: the own work before these.
-    unmatched_ns: FxHashMap<(usize, u32), i64>,
     pub omissions: Vec<OmissionRow>,
 }
 
@@ -75,12 +73,8 @@ impl Join {
             positions.iter().enumerate().any(|(at, position)| position.get().is_none() && of_step(part, at))
         });
         let same_work = SameWork::of(&joined, &has_unmatched.collect::<Vec<bool>>());
-        let (unmatched_ns, omissions) = (FxHashMap::default(), lost_members(lost));
-        let mut join = Self { instances: joined, same_work, positions, unmatched_ns, omissions };
-        for (rank, part) in parts.iter().enumerate() {
-            join.roll(rank, part);
-            join.enter(rank, part);
-        }
+        let mut join = Self { instances: joined, same_work, positions, omissions: lost_members(lost) };
+        parts.iter().enumerate().for_each(|(rank, part)| join.roll(rank, part));
         join
     }
 
@@ -102,41 +96,6 @@ impl Join {
                 }
             }
         }
-    }
-
-    /// Fills `entered`, and the own work before collectives that were not matched.
-    fn enter(&mut self, rank: usize, part: &OwnTime) {
-        let positions = &self.positions[rank];
-        for (at, position) in (0..).zip(positions) {
-            let Some(instance) = position.get() else { continue };
-            let (mut entered, mut unmatched_ns) = (part.stretches[at as usize].entered, 0_i64);
-            while let Some(before) = entered.filter(|at| positions.get(*at as usize) == Some(&MaybeAt::UNKNOWN)) {
-                let unmatched = &part.stretches[before as usize];
-                unmatched_ns = unmatched_ns.saturating_add(unmatched.own_ns.unwrap_or(0).max(0));
-                // A stretch was entered after an earlier one; a list that contradicts this would not end.
-                entered = unmatched.entered.filter(|earlier| *earlier < before);
-            }
-            let arrivals = &mut self.instances[instance as usize].arrivals;
-            let first = arrivals.partition_point(|a| a.rank < rank);
-            let mut of_rank = arrivals[first..].iter_mut().take_while(|a| a.rank == rank);
-            if let Some(arrival) = of_rank.find(|a| a.stretch == at) {
-                arrival.entered = MaybeAt::of(entered);
-            }
-            if unmatched_ns > 0 {
-                self.unmatched_ns.insert((rank, at), unmatched_ns);
-            }
-        }
-    }
-
-    /// The own work before an arrival since the collective that the rank [entered](Arrival::entered) before.
-    pub fn own_since_entered_ns(&self, a: &Arrival) -> i64 {
-        let unmatched_ns = self.unmatched_ns.get(&(a.rank, a.stretch)).copied().unwrap_or(0);
-        a.own_ns().unwrap_or(0).max(0).saturating_add(unmatched_ns)
-    }
-
-    /// For each rank, the number of its stretches.
-    pub fn stretches(&self) -> impl Iterator<Item = usize> {
-        self.positions.iter().map(Vec::len)
     }
 
     /// The instance at which the own stretch of `a` began, as a position in `instances`.

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | Which ranks have the same role? | those of one stage of the pipeline: [`SameWork::stages`] |
 //! | Before which collectives do they do the same? | before those of communicators that are replicas: [`Replicas`] |
-//! | Before which messages? | ranks with the same [peers](SameWork::peers) at the same place of a step |
 //! | Which ranks show how long it takes? | the [`Baseline`] |
 //! | Which transfers are alike? | those of [`replicas_by_count`] |
 //! | What do the tables of an analysis say? | [`pipeline_stages`], [`dimensions`] |
@@ -48,22 +47,6 @@ impl SameWork {
             stages.entry(self.stages[a.rank]).or_default().push(a);
         }
         stages.into_values().collect()
-    }
-
-    /// For each rank the smallest communicator whose ranks have the same role; of its replicas, the lowest.
-    pub fn peers(&self, instances: &[Joined]) -> Vec<Option<i64>> {
-        let mut smallest: Vec<Option<(usize, i64)>> = vec![None; self.stages.len()];
-        let stage = |a: &Arrival| self.stages[a.rank];
-        let is_one_stage = |i: &Joined| i.arrivals.windows(2).all(|pair| stage(&pair[0]) == stage(&pair[1]));
-        for instance in instances.iter().filter(|i| i.symmetric && i.arrivals.len() > 1 && is_one_stage(i)) {
-            let this = Some((instance.arrivals.len(), instance.comm_id));
-            for a in &instance.arrivals {
-                if smallest[a.rank].is_none() || this < smallest[a.rank] {
-                    smallest[a.rank] = this;
-                }
-            }
-        }
-        smallest.into_iter().map(|found| found.map(|(_, comm_id)| self.replicas.lowest(comm_id))).collect()
     }
 
     /// The ranks that show the typical work of a stage most of whose ranks are slow.

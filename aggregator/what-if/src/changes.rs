@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   step            1      2      3      4
-//!   recorded        ####|######|####|####          lengths between the ends of the steps' last collectives
+//!   recorded        ####|######|####|####          lengths of the steps
 //!   replayed        ###|####|###|###               what is saved: the mean of the differences, and its interval by Student's t
 //! ```
 //!
-//! The replay of [`account`] knows own work, transfers and which rank waits for which. It does not
-//! know how much faster computation is beside less communication. Of other buckets it knows the times of transfers by their sizes.
+//! The replay of [`account`] knows own work, transfers and which rank waits for which. Of other buckets it knows the times of
+//! transfers by their sizes.
 
 use std::collections::BTreeMap;
 
@@ -69,11 +69,11 @@ pub struct Prediction {
 /// The predictions for a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
-    /// The steps that were replayed: those with collectives.
+    /// The steps that were replayed; of four or more, the inner ones.
     pub steps: usize,
     /// Their recorded mean length.
     pub step_ns: i64,
-    /// By how much the replay with nothing changed differs from that: an error of every prediction, in all intervals.
+    /// How much of a step begins later than anything that was recorded explains: an error of every prediction, in all intervals.
     pub replay_error_ns: i64,
     /// The predictions: of what was asked for, or those that save most, the largest first.
     pub changes: Vec<Prediction>,
@@ -84,22 +84,22 @@ pub struct WhatIf {
 /// # Errors
 /// The reason why it cannot be replayed.
 pub fn predict(analyzed: &AnalyzedReplay, asked: &Asked) -> Result<WhatIf, &'static str> {
-    // Other changes are replayed together with those of ranks.
-    let only_scale = asked == &Asked { comm_scale: asked.comm_scale, ..Asked::default() };
-    let base = if only_scale { asked.different(&analyzed.replayed) } else { Different::default() };
-    let predictor =
-        Predictor::of(&analyzed.replayed, &base).ok_or("what-if needs steps in which at least two ranks recorded the same collectives; give it the traces of all ranks")?;
+    if let Some(why) = analyzed.replayed.unaccounted() {
+        return Err(why);
+    }
+    let predictor = Predictor::of(&analyzed.replayed).ok_or("no step can be replayed")?;
     if asked.bucket_mb.is_some() && runs_on_devices(&analyzed.analysis) {
         return Err(BUCKETS_ON_DEVICES);
     }
     let changes = match asked == &Asked::default() {
         true => predictor.listed(&analyzed.analysis, &analyzed.comm_names),
         false => vec![predictor.asked(asked, &analyzed.analysis).ok_or(match asked.bucket_mb {
-            Some(_) => "other buckets need steps with at least two, which show when gradients are ready",
-            None => "the ranks call their collectives in orders that contradict each other",
+            Some(_) => "other buckets need steps with at least two, and rows that show when their gradients are ready",
+            None => "ranks would wait for each other for ever",
         })?],
     };
-    let Predictor { recorded_ns, error_ns, .. } = predictor;
+    let Predictor { recorded_ns, .. } = predictor;
+    let error_ns = analyzed.replayed.error_ns(&asked.different(&analyzed.replayed));
     Ok(WhatIf { steps: recorded_ns.len(), step_ns: mean_ns(&recorded_ns), replay_error_ns: error_ns, changes })
 }
 
@@ -162,20 +162,18 @@ struct Predictor<'a> {
     replayed: &'a Replayed,
     /// The lengths of the replayed steps with nothing changed.
     recorded_ns: Vec<i64>,
-    error_ns: i64,
 }
 
 impl<'a> Predictor<'a> {
-    /// The lengths as recorded are those with which a replay of `different` is compared.
-    fn of(replayed: &'a Replayed, different: &Different) -> Option<Self> {
-        let [recorded_ns, _] = replayed.step_lengths_ns(different)?;
-        let error_ns = replayed.error_ns(different, recorded_ns.len());
-        (!recorded_ns.is_empty()).then_some(Self { replayed, recorded_ns, error_ns })
+    fn of(replayed: &'a Replayed) -> Option<Self> {
+        let [recorded_ns, _] = replayed.step_lengths_ns(&Different::default())?;
+        (!recorded_ns.is_empty()).then_some(Self { replayed, recorded_ns })
     }
 
     fn predict(&self, change: String, different: &Different) -> Option<Prediction> {
-        let [recorded_ns, lengths_ns] = self.replayed.step_lengths_ns(different)?;
-        let error_ns = self.replayed.error_ns(different, lengths_ns.len());
+        let recorded_ns = &self.recorded_ns;
+        let [_, lengths_ns] = self.replayed.step_lengths_ns(different)?;
+        let error_ns = self.replayed.error_ns(different);
         let saved_ns: Vec<i64> = recorded_ns.iter().zip(&lengths_ns).map(|(before, after)| before - after).collect();
         let (saved, step) = (mean_ns(&saved_ns), mean_ns(&lengths_ns));
         // By how much the steps may be shorter or longer by what the recording leaves open.
@@ -203,7 +201,7 @@ impl<'a> Predictor<'a> {
             saved_low_ns,
             saved_high_ns,
         };
-        Some(prediction.possible(mean_ns(&recorded_ns)))
+        Some(prediction.possible(mean_ns(recorded_ns)))
     }
 
     fn asked(&self, asked: &Asked, analysis: &Analysis) -> Option<Prediction> {

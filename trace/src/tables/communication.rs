@@ -63,7 +63,8 @@ tables! {
         incomplete: i64,
     }
 
-    /// One row per rank of a job whose ranks send to each other, and step: the idle time that the schedule makes.
+    /// One row per rank of a job whose ranks send to each other, and step: the idle time that the schedule makes. Empty without an account
+    /// of lost time.
     pipeline: PipelineRow / PipelineBuilder / PipelineView; {
         /// Global rank.
         rank: i32,
@@ -76,9 +77,10 @@ tables! {
         /// What of it the rank waits for other stages: the bubble.
         bubble_ns: i64,
     }
-    /// One row per piece of the critical path of the job, which leads from the end of each step back to its start. Where a rank
-    /// waited for another in a collective, the path goes on in the rank that arrived last. The pieces of a step follow each other
-    /// without a gap, so they sum to the length of the step. By step and time. Empty without collectives.
+    /// One row per piece of the critical path of the job, which leads from the end of the last step back to the begin of the first one.
+    /// Where a rank waited for another in a collective, the path goes on in the rank that arrived last. The pieces of a step follow each
+    /// other without a gap, so they sum to the length of the step. By step and time. Empty for one rank, and without an account of lost
+    /// time.
     job_critical_path: JobPathRow / JobPathBuilder / JobPathView; {
         /// Training step, as the rank on the path counts it; −1 between steps.
         step: i32,

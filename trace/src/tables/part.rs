@@ -189,8 +189,6 @@ tables! {
         gpu_compute_ns: i64,
         /// Copies and fills beside computing kernels.
         gpu_memory_ns: i64,
-        /// Communication that no compute hides.
-        communication_ns: i64,
     }
 
     /// One row per row of `own_time` and active step: its window on a critical path.
@@ -205,8 +203,6 @@ tables! {
         start_ns: i64,
         /// End of the step and of the device work that was launched in it.
         end_ns: i64,
-        /// Position of the last collective that the rank waited for before the end.
-        waited: Option<i32>,
     }
 
     /// One row per segment of a rank's program, by time: what lies between two begins of steps or calls of collectives.

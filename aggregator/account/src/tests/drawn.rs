@@ -37,7 +37,7 @@ fn part(rank: i32, collectives: &[(i64, i64, i64, i64)]) -> (OwnTime, Vec<(i64, 
         members.push((comm, Member { rank, index: i as u32, start_ns, end_ns: Some(end_ns), device_clock: false }));
     }
     let steps = vec![StepPart { step: 0, dur_ns: 1000, busy_ns: 0 }];
-    let path_steps = vec![(StepWindow { step: 0, window: Interval::new(0, 1000) }, None)];
+    let path_steps = vec![StepWindow { step: 0, window: Interval::new(0, 1000) }];
     (OwnTime { rank, stretches, steps, path_steps, ..OwnTime::default() }, members)
 }
 

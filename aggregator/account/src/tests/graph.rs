@@ -11,6 +11,7 @@ use model::source::Source;
 use simulator::{Job, Shape, simulate};
 use topology::join::{Join, by_rank};
 
+use crate::bubbles::bubbles;
 use crate::lost_time::Accounted;
 use crate::scaled::Scaled;
 use crate::tests::kineto::matched_of;
@@ -38,8 +39,11 @@ fn accounted(shape: Shape) -> Accounted {
 
 /// The same by its rows, or by its collectives only.
 fn accounted_by(shape: Shape, has_rows: bool) -> Accounted {
-    let job = Job { steps: 6, layers: 4, host_ranks: 2, ..Job::new(shape, 4) };
-    let source = SimulatedSource::of(&job, &simulate(&job, 1).unwrap()).unwrap();
+    accounted_job(&Job { steps: 6, layers: 4, host_ranks: 2, ..Job::new(shape, 4) }, has_rows).0
+}
+
+fn accounted_job(job: &Job, has_rows: bool) -> (Accounted, Vec<OwnTime>, Join) {
+    let source = SimulatedSource::of(job, &simulate(job, 1).unwrap()).unwrap();
     let map = |rank: i32| map_rank(source.load(rank).unwrap(), &Options::default(), None);
     let mut parts: Vec<_> = source.ranks().into_iter().map(map).collect();
     let instances = matched_of(parts.iter().map(|part| &part.outline));
@@ -48,10 +52,12 @@ fn accounted_by(shape: Shape, has_rows: bool) -> Accounted {
         own_time.graph = Some(Arc::new(Condensed::of_collectives(own_time, 20_000)));
     }
     let parts = by_rank(&own_time);
-    let one_clock = |_: i32, _: bool, ns: i64| ns;
+    let (one_clock, error_ns) = (|_: i32, _: bool, ns: i64| ns, |_: i32, _: bool| Some(0));
     let join = Join::of(&parts, instances, &one_clock);
     let graphs = parts.iter().map(|part| part.graph.clone()).collect();
-    Accounted::of(graphs, &parts, &join, (&one_clock, &|_, _| Some(0)), (&vec![false; parts.len()], 3)).unwrap()
+    let is_shown = vec![false; parts.len()];
+    let account = Accounted::of(graphs, &parts, &join, (&one_clock, &error_ns), (&is_shown, 3)).unwrap();
+    (account, own_time, join)
 }
 
 fn scaled(shape: Shape) -> Scaled {
@@ -110,6 +116,24 @@ fn the_lengths_of_half_of_the_steps_foresee_the_others() {
     for shape in SHAPES {
         let foreseen = accounted(shape).lost_time.foreseen.unwrap();
         assert!(foreseen.is_right(), "{shape:?}: {foreseen:?}");
+    }
+}
+
+/// All forward, then all backward: of p equal stages with m microbatches, each waits (p − 1) times as long as a microbatch takes.
+#[test]
+fn even_stages_wait_as_long_as_their_schedule_says() {
+    for (stages, microbatches) in [(2, 4), (2, 8), (4, 8)] {
+        let shape = Shape::Pipeline { stages, tensor: 1 };
+        let (launch_ns, transfer_ns) = (1_000, 10_000);
+        let job = Job { sigma: 0.0, launch_ns, transfer_ns, layers: microbatches, ..Job::new(shape, stages) };
+        let expected_ns = 3 * (stages as i64 - 1) * job.layer_ns;
+        let (account, parts, join) = accounted_job(&Job { steps: 6, ..job }, true);
+        let rows = bubbles(&account, &parts.iter().collect::<Vec<_>>(), &join);
+        assert_eq!(rows.len(), 6 * stages);
+        for row in rows.iter().filter(|row| (1..5).contains(&row.step)) {
+            let off_ns = (row.bubble_ns - expected_ns).abs();
+            assert!(50 * off_ns < row.step_ns, "{stages} stages, {microbatches} microbatches: {row:?}, {expected_ns}");
+        }
     }
 }
 

@@ -172,7 +172,7 @@ fn many_ranks_take_little_time() {
             stretches: vec![stretch],
             steps: vec![StepPart { step: 1, dur_ns: 1_000, busy_ns: 0 }],
             ranges: vec![RangePart { name: Some("load".into()), self_ns: vec![own_ns], ..RangePart::default() }],
-            path_steps: vec![(StepWindow { step: 1, window: Interval::new(0, end_ns(rank)) }, Some(0))],
+            path_steps: vec![StepWindow { step: 1, window: Interval::new(0, end_ns(rank)) }],
             ..OwnTime::default()
         }
     };

@@ -26,7 +26,7 @@ impl Condensed {
     /// of the one before it stood in a queue.
     pub fn of_collectives(own_time: &OwnTime, max_queue_gap_ns: i64) -> Self {
         let starts_ns = own_time.stretches.iter().map(|stretch| stretch.since_ns.min(stretch.start_ns));
-        let steps_ns = own_time.path_steps.iter().map(|(step, _)| step.window.start_ns);
+        let steps_ns = own_time.path_steps.iter().map(|step| step.window.start_ns);
         let begin_ns = starts_ns.chain(steps_ns).min().unwrap_or(0);
         let mut graph = Self { segments: marked(own_time), ..Self::default() };
         graph.add(NodeKind::Begin, (begin_ns, begin_ns), None, &[]);
@@ -40,7 +40,7 @@ impl Condensed {
                 Some(graph.add_collective((at, &own_time.stretches[at]), &passed, &mut before, max_queue_gap_ns));
         }
         // The work after the last collective.
-        let last_ns = own_time.path_steps.iter().map(|(step, _)| step.window.end_ns).max();
+        let last_ns = own_time.path_steps.iter().map(|step| step.window.end_ns).max();
         if let Some(end_ns) = last_ns.filter(|end_ns| *end_ns > before.end.1) {
             let host = Path { from: before.end.0, host_ns: end_ns - before.end.1, ..Path::default() };
             graph.add(NodeKind::Host, (end_ns, end_ns), None, &[host]);
@@ -141,7 +141,7 @@ struct Before {
 
 fn marked(own_time: &OwnTime) -> Vec<Segment> {
     let mut segments = vec![Segment { at_ns: i64::MIN, ..Segment::default() }];
-    segments.extend(own_time.path_steps.iter().map(|(step, _)| Segment {
+    segments.extend(own_time.path_steps.iter().map(|step| Segment {
         at_ns: step.window.start_ns,
         step: Some(step.step),
         step_end_ns: Some(step.window.end_ns),

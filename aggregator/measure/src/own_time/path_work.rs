@@ -8,7 +8,8 @@ use model::intervals::{Coverage, Interval, IntervalSet};
 use model::steps::{StepWindow, rank_windows};
 use model::{Collective, Kind, RankData};
 
-/// The time of a rank by kind, in ns. The kinds are disjoint; time without any record is in none.
+/// The time of a rank by kind, in ns. The kinds are disjoint; time without any record is in none. What the rank does beside its
+/// communication counts, and not the communication: the critical path has that as transfers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Operators and calls of the host while no device works. Without a device: operators.
@@ -21,8 +22,6 @@ pub struct Done {
     pub gpu_compute_ns: i64,
     /// Copies and fills beside computing kernels.
     pub gpu_memory_ns: i64,
-    /// Communication that no compute hides.
-    pub communication_ns: i64,
 }
 
 impl Done {
@@ -31,13 +30,13 @@ impl Done {
         self.kinds().into_iter().sum()
     }
 
-    fn kinds(self) -> [i64; 6] {
-        let Self { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns } = self;
-        [cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns]
+    fn kinds(self) -> [i64; 5] {
+        let Self { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns } = self;
+        [cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns]
     }
 
-    fn of([cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns]: [i64; 6]) -> Self {
-        Self { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns }
+    fn of([cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns]: [i64; 5]) -> Self {
+        Self { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns }
     }
 }
 
@@ -45,7 +44,7 @@ impl Done {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathWork {
     /// The starts and ends of collectives and steps, ascending, and what the rank did before each of them.
-    cuts: Vec<(i64, [i64; 6])>,
+    cuts: Vec<(i64, [i64; 5])>,
 }
 
 /// Finds the collectives that a rank waited for.
@@ -76,35 +75,25 @@ impl<'a> Waits<'a> {
 }
 
 /// The active steps of a rank on critical paths; see [`OwnTime::path_steps`](crate::own_time::OwnTime::path_steps). None
-/// without collectives. `exposed` is the rank's exposed communication.
-pub(super) fn path_steps(rank: &RankData, exposed: &Coverage) -> Vec<(StepWindow, Option<u32>)> {
-    let collectives = &rank.outline.collectives;
-    if collectives.is_empty() {
-        return Vec::new();
-    }
-    let mut waits = Waits::new(exposed);
-    (0..).zip(collectives).for_each(|(index, row)| waits.ended(row.end_ns().or(row.start_ns()), index));
-    rank_windows(rank).into_iter().map(|step| (step, waits.last(step.window.end_ns))).collect()
+/// without collectives.
+pub(super) fn path_steps(rank: &RankData) -> Vec<StepWindow> {
+    if rank.outline.collectives.is_empty() { Vec::new() } else { rank_windows(rank) }
 }
 
 impl PathWork {
-    /// `on_host` is the time of work and that of operators of a rank without a device, `steps` those of [`path_steps`].
-    pub(super) fn of(
-        rank: &RankData,
-        on_host: Option<(&IntervalSet, &IntervalSet)>,
-        steps: &[(StepWindow, Option<u32>)],
-    ) -> Self {
+    /// `operating` is the time of operators of a rank without a device, `steps` those of [`path_steps`].
+    pub(super) fn of(rank: &RankData, operating: Option<&IntervalSet>, steps: &[StepWindow]) -> Self {
         let collectives = &rank.outline.collectives;
         if collectives.is_empty() {
             return Self::default();
         }
-        let of_steps = steps.iter().flat_map(|(step, _)| [step.window.start_ns, step.window.end_ns]);
+        let of_steps = steps.iter().flat_map(|step| [step.window.start_ns, step.window.end_ns]);
         let of_collective = |row: &Collective| [row.start_ns().or(row.enqueue_ns()), row.end_ns()];
         let mut cuts: Vec<i64> = collectives.iter().flat_map(of_collective).flatten().chain(of_steps).collect();
         cuts.sort_unstable();
         cuts.dedup();
-        let kinds = kinds(rank, on_host, steps).map(Coverage::new);
-        let done = |at_ns: i64| (at_ns, [0, 1, 2, 3, 4, 5].map(|kind: usize| kinds[kind].before(at_ns)));
+        let kinds = kinds(rank, operating, steps).map(Coverage::new);
+        let done = |at_ns: i64| (at_ns, [0, 1, 2, 3, 4].map(|kind: usize| kinds[kind].before(at_ns)));
         Self { cuts: cuts.into_iter().map(done).collect() }
     }
 
@@ -118,34 +107,32 @@ impl PathWork {
         Self { cuts: cuts.map(|(at_ns, done)| (at_ns, done.kinds())).collect() }
     }
 
-    /// The work of the rank from one cut to another.
+    /// The work of the rank between two times. Between two cuts, it is spread evenly.
     pub fn between(&self, from_ns: i64, to_ns: i64) -> Done {
         let before = |at_ns: i64| {
             let after = self.cuts.partition_point(|(cut, _)| *cut <= at_ns);
-            after.checked_sub(1).map_or([0; 6], |at| self.cuts[at].1)
+            let [before, after] = [after.checked_sub(1), Some(after)].map(|at| self.cuts.get(at?));
+            let (Some((from_ns, from)), Some((to_ns, to))) = (before, after) else {
+                return before.or(after).map_or([0; 5], |(_, done)| *done);
+            };
+            let share = (at_ns - from_ns) as f64 / (to_ns - from_ns) as f64;
+            [0, 1, 2, 3, 4].map(|kind: usize| from[kind] + ((to[kind] - from[kind]) as f64 * share).round() as i64)
         };
         let (from, to) = (before(from_ns), before(to_ns));
-        Done::of([0, 1, 2, 3, 4, 5].map(|kind: usize| (to[kind] - from[kind]).max(0)))
+        Done::of([0, 1, 2, 3, 4].map(|kind: usize| (to[kind] - from[kind]).max(0)))
     }
 }
 
 /// The times of each kind, in the order of [`Done`]. They are disjoint: the device before the host, compute before all others.
-fn kinds(
-    rank: &RankData,
-    on_host: Option<(&IntervalSet, &IntervalSet)>,
-    steps: &[(StepWindow, Option<u32>)],
-) -> [IntervalSet; 6] {
+fn kinds(rank: &RankData, operating: Option<&IntervalSet>, steps: &[StepWindow]) -> [IntervalSet; 5] {
     let events = &rank.events;
     let loads: Vec<bool> = rank.names.iter().map(|name| is_data_loader(name)).collect();
     let [mut compute, mut memory, mut loading, mut calls] = [(); 4].map(|()| IntervalSet::new());
-    let mut comm: IntervalSet =
-        rank.outline.collectives.iter().filter_map(|c| Some(Interval::new(c.start_ns()?, c.end_ns()?))).collect();
-    let mut comm_rows = IntervalSet::new();
     let mut has_host = false;
     for row in 0..events.len() {
         let kind = events.kind[row];
         let set = match kind {
-            _ if kind.is_device_work() && events.is_comm[row] => &mut comm_rows,
+            _ if kind.is_device_work() && events.is_comm[row] => continue,
             Kind::Kernel => &mut compute,
             _ if kind.is_device_work() => &mut memory,
             _ if loads[events.name[row] as usize] => &mut loading,
@@ -158,17 +145,14 @@ fn kinds(
         has_host |= is_host(kind);
         set.push(Interval::new(events.ts_ns[row], events.end_ns(row)));
     }
-    comm = comm.union(&comm_rows);
-    // Without a device, work of the host hides communication; with one, its kernels do.
-    let comm = comm.difference(on_host.map_or(&compute, |(work, _)| work));
-    let memory = memory.difference(&compute.union(&comm));
-    let busy = compute.union(&comm).union(&memory);
+    let memory = memory.difference(&compute);
+    let busy = compute.union(&memory);
     let loading = loading.difference(&busy);
-    let calls = on_host.map_or(&calls, |(_, operating)| operating).difference(&busy.union(&loading));
+    let calls = operating.unwrap_or(&calls).difference(&busy.union(&loading));
     let known = busy.union(&loading).union(&calls);
-    let all: IntervalSet = steps.iter().filter(|_| has_host).map(|(step, _)| step.window).collect();
+    let all: IntervalSet = steps.iter().filter(|_| has_host).map(|step| step.window).collect();
     let gaps = all.difference(&known);
-    [calls, gaps, loading, compute, memory, comm]
+    [calls, gaps, loading, compute, memory]
 }
 
 #[cfg(test)]
@@ -195,7 +179,8 @@ mod tests {
         let work = work(&rank);
         let done = work.between(0, 9);
         assert_eq!((done.cpu_ns, done.host_gap_ns, done.gpu_compute_ns, done.gpu_memory_ns), (3, 1, 4, 1));
-        assert_eq!(work.between(9, 13).communication_ns, 4, "an exposed collective wins over the copy beside it");
+        let beside = work.between(9, 13);
+        assert_eq!((beside.gpu_memory_ns, beside.host_gap_ns), (1, 3), "the rank copies beside its collective");
         let after = work.between(13, 20);
         assert_eq!((after.host_gap_ns, after.sum_ns()), (7, 7));
     }
@@ -208,7 +193,7 @@ mod tests {
             .collectives("....######......")
             .data();
         let done = work(&rank).between(0, 16);
-        assert_eq!((done.cpu_ns, done.communication_ns, done.host_gap_ns), (6, 4, 6));
+        assert_eq!((done.cpu_ns, done.host_gap_ns), (6, 10));
         assert_eq!(done.sum_ns(), 16);
     }
 
@@ -219,6 +204,6 @@ mod tests {
             .device(Kind::Kernel, "ncclDevKernel_AllReduce", (0, 9), 3, "......##..")
             .collectives("......##..")
             .data();
-        assert_eq!(work(&rank).between(0, 10).sum_ns(), 2);
+        assert_eq!(work(&rank).between(0, 10).sum_ns(), 0);
     }
 }

@@ -11,7 +11,7 @@ use trace::{ContentFile, OmissionRow, Tables, files, open_content, read_content}
 use crate::parts::contract::{Chunk, Contract, ShareManifest, manifest_path, share_in_name};
 use crate::parts::division::Share;
 use crate::parts::rows::{PartRows, PathsOfRanks};
-use measure::own_time::{OnPath, OwnTime};
+use measure::own_time::{OwnTime, PathWork};
 use measure::part::{OnPaths, RankPart, Waiting};
 use model::CollectiveShapes;
 use model::Error;
@@ -26,8 +26,8 @@ const OWN_TABLES: [&str; 7] =
     ["own_time", "own_steps", "own_ranges", "path_steps", "graph_segments", "graph_nodes", "graph_paths"];
 /// The table of the stretches.
 const STRETCHES: &str = "own_stretches";
-/// The tables that the critical path of the job needs. The reduction reads them for the ranks on it.
-const PATH_TABLES: [&str; 2] = ["path_cuts", STRETCHES];
+/// The table that the critical path of the job needs. The reduction reads it for the ranks on it.
+const PATH_TABLE: &str = "path_cuts";
 /// The chunks whose work on critical paths is in memory at a time.
 const PATH_CHUNKS: usize = 4;
 
@@ -119,13 +119,13 @@ impl Waiting for OtherTables<'_> {
 }
 
 impl OnPaths for OtherTables<'_> {
-    fn of(&self, own_time: &OwnTime) -> Arc<OnPath> {
+    fn of(&self, own_time: &OwnTime) -> Arc<PathWork> {
         let mut paths = self.paths.borrow_mut();
         let has_rank = |(_, chunk): &(u32, Chunk)| chunk.ranks.binary_search(&own_time.rank).is_ok();
         let Some(at) = self.chunks.iter().position(has_rank) else { return Arc::default() };
         if !paths.read.iter().any(|(read, _)| *read == at) {
             let (share, chunk) = &self.chunks[at];
-            let rows = read_chunk(&*self.files, *share, chunk, |table| PATH_TABLES.contains(&table));
+            let rows = read_chunk(&*self.files, *share, chunk, |table| table == PATH_TABLE);
             let rows = rows.unwrap_or_else(|error| {
                 let omission = unreadable("work of ranks on critical paths", chunk, &error);
                 // A chunk may be read again.
@@ -323,7 +323,7 @@ fn is_late_table(table: &str) -> bool {
 
 /// Whether a table is one of [`OtherTables`].
 fn is_other(table: &str) -> bool {
-    OWN_TABLES.contains(&table) || PATH_TABLES.contains(&table) || is_late_table(table)
+    OWN_TABLES.contains(&table) || table == PATH_TABLE || table == STRETCHES || is_late_table(table)
 }
 
 /// Reads the wanted tables of a chunk.

@@ -14,14 +14,14 @@ use measure::communication::{CommunicationEvidence, Suspect};
 use measure::graph::NodeKind;
 use measure::graph::condensed::{self as graph, Condensed, Kept, Segment};
 use measure::overhead::StepOverhead;
-use measure::own_time::{Done, OnPath, OwnTime, PathWork, RangePart, StepPart, Stretch};
+use measure::own_time::{Done, OwnTime, PathWork, RangePart, StepPart, Stretch};
 use measure::part::RankPart;
 use model::intervals::Interval;
 use model::steps::StepWindow;
 use model::{CollectiveShapes, RankInfo, RankOutline};
 
 /// The data of ranks on critical paths, by rank and by [`OwnTime::without_waits`].
-pub(crate) type PathsOfRanks = BTreeMap<(i32, bool), Arc<OnPath>>;
+pub(crate) type PathsOfRanks = BTreeMap<(i32, bool), Arc<PathWork>>;
 
 macro_rules! part_rows {
     ($( $table:ident: $row:ident, )+) => {
@@ -225,13 +225,12 @@ impl PartRows {
             let RangePart { name, input, fills, code, in_operator, self_ns } = range;
             OwnRangeRow { rank, without_waits, name, input, fills, code, in_operator, self_ns: Some(self_ns) }
         }));
-        self.path_steps.extend(path_steps.into_iter().map(|(step, waited)| PathStepRow {
+        self.path_steps.extend(path_steps.into_iter().map(|step| PathStepRow {
             rank,
             without_waits,
             step: step.step,
             start_ns: step.window.start_ns,
             end_ns: step.window.end_ns,
-            waited: waited.map(u32::cast_signed),
         }));
         self.push_path(rank, without_waits, &path);
         if let Some(graph) = graph {
@@ -263,7 +262,7 @@ impl PartRows {
 
     fn push_path(&mut self, rank: i32, without_waits: bool, path: &PathWork) {
         self.path_cuts.extend(path.cuts().map(|(ts_ns, done)| {
-            let Done { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns } = done;
+            let Done { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns } = done;
             PathCutRow {
                 rank,
                 without_waits,
@@ -273,7 +272,6 @@ impl PartRows {
                 data_loading_ns,
                 gpu_compute_ns,
                 gpu_memory_ns,
-                communication_ns,
             }
         }));
     }
@@ -292,8 +290,8 @@ impl PartRows {
 
 /// A cut of a path, and the work before it.
 fn cut(row: &PathCutRow) -> (i64, Done) {
-    let PathCutRow { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns, .. } = *row;
-    (row.ts_ns, Done { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, communication_ns })
+    let PathCutRow { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns, .. } = *row;
+    (row.ts_ns, Done { cpu_ns, host_gap_ns, data_loading_ns, gpu_compute_ns, gpu_memory_ns })
 }
 
 /// The next rows, which are those of a rank by one definition of work.
@@ -321,18 +319,13 @@ fn stretch(row: OwnStretchRow) -> Stretch {
 }
 
 impl PartRows {
-    /// The data of ranks on critical paths.
+    /// The work of ranks on critical paths.
     pub(crate) fn into_paths(self) -> PathsOfRanks {
-        let mut paths: BTreeMap<(i32, bool), OnPath> = BTreeMap::new();
         let is_same = |a: &PathCutRow, b: &PathCutRow| (a.rank, a.without_waits) == (b.rank, b.without_waits);
-        for rows in self.path_cuts.chunk_by(is_same) {
-            let work = Arc::new(PathWork::of_rows(rows.iter().map(cut)));
-            paths.entry((rows[0].rank, rows[0].without_waits)).or_default().work = work;
-        }
-        for row in self.own_stretches {
-            paths.entry((row.rank, row.without_waits)).or_default().stretches.push(stretch(row));
-        }
-        paths.into_iter().map(|(key, path)| (key, Arc::new(path))).collect()
+        let of_rank = |rows: &[PathCutRow]| {
+            ((rows[0].rank, rows[0].without_waits), Arc::new(PathWork::of_rows(rows.iter().map(cut))))
+        };
+        self.path_cuts.chunk_by(is_same).map(of_rank).collect()
     }
 
     /// The own time of ranks, which ascend, without its stretches. Ranks without rows have none.
@@ -495,7 +488,7 @@ impl Remaining {
         };
         let path_step = |row: PathStepRow| {
             let window = Interval::new(row.start_ns, row.end_ns);
-            (StepWindow { step: row.step, window }, row.waited.map(i32::cast_unsigned))
+            StepWindow { step: row.step, window }
         };
         let own_step = |row: OwnStepRow| StepPart { step: row.step, dur_ns: row.dur_ns, busy_ns: row.busy_ns };
         OwnTime {

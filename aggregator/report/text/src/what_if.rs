@@ -75,7 +75,7 @@ pub fn write_slowdown(slowdown: &Slowdown, width: usize, colour: bool, out: &mut
 pub fn write_predictions(found: &WhatIf, width: usize, colour: bool, out: &mut dyn Write) -> Result<(), Error> {
     writeln!(
         out,
-        "A step takes {} (mean of {}). The replay with nothing changed is {} off; all intervals (95 %) hold that.",
+        "A step takes {} (mean of {}). {} of it begins later than anything recorded explains; all intervals (95 %) hold that.",
         ns(found.step_ns),
         plural(found.steps, "step"),
         ns(found.replay_error_ns)

@@ -17,13 +17,16 @@ mod packets;
 mod rank;
 
 use std::io::Write;
+use std::sync::Arc;
 
+use trace::rank::Launches;
 use trace::{ClockMethod, JobPathRow, OmissionRow};
 
 use self::job::{Job, Shared};
 pub use self::packets::Counts;
 use align::aligned::Aligned;
 use align::clock::Clocks;
+use measure::graph::{Condensed, RankGraph};
 use measure::own_time::{self, OwnTime};
 use model::Error;
 use model::Instance;
@@ -48,7 +51,7 @@ pub struct Exported {
 }
 
 /// The critical path of the job, by the own time of all its ranks.
-pub type JobPath<'a> = &'a dyn Fn(&[OwnTime], Vec<Instance>, &Clocks) -> Vec<JobPathRow>;
+pub type JobPath<'a> = &'a dyn Fn(Vec<OwnTime>, Vec<Instance>, &Clocks) -> Vec<JobPathRow>;
 
 /// Writes the part of `source` that `options` select, on the clocks of `aligned`. Calls `progress` after each rank.
 ///
@@ -75,7 +78,12 @@ pub fn export(
         let (mut data, details) = source.load_detailed(*rank)?;
         let scope = prepare(&mut data, options, time.get(rank).copied());
         let counts = rank::write((&data, &details), &scope, &shared, &job, sink);
-        Ok((counts, own_time::map_rank(&data, &options.thresholds), data.omissions))
+        data.measure_outline();
+        let own_time = own_time::map_rank(&data, &options.thresholds);
+        // An only rank has no path through other ranks.
+        let graph = if ranks.len() > 1 { RankGraph::of(&data, &Launches::collect(&data.events)) } else { None };
+        let graph = graph.map(|graph| Arc::new(Condensed::of(&graph)));
+        Ok((counts, OwnTime { graph, ..own_time }, data.omissions))
     };
     let mut done = 0;
     let mut parts = Vec::with_capacity(ranks.len());
@@ -91,7 +99,7 @@ pub fn export(
         done += 1;
         progress(done, ranks.len());
     })?;
-    let path = job_path(&parts, instances, &clocks);
+    let path = job_path(parts, instances, &clocks);
     let (bytes, counts) = job.write(&path, &shared);
     exported.counts.add(counts);
     write(bytes)?;

@@ -1,6 +1,6 @@
 //! The places of ranks in the parallelism of the job: stages, and positions in the communicators that divide the ranks of a stage.
 //!
-//! The stages are those of the replay, in the table `pipeline`. The other communicators of one purpose divide the ranks of each
+//! The stages are in the table `pipeline`. The other communicators of one purpose divide the ranks of each
 //! stage, and the position of a rank in its communicator is its place along that dimension.
 
 use std::collections::{BTreeMap, BTreeSet};
