@@ -1,8 +1,6 @@
 //! The bubbles of a pipeline: how much longer the step of a rank is because it waits for other ranks, if each rank works as long as is
 //! typical of its role and transfers take no time.
 
-use std::collections::BTreeMap;
-
 use measure::graph::NodeKind;
 use measure::graph::condensed::Path;
 use measure::own_time::OwnTime;
@@ -11,7 +9,7 @@ use trace::{Op, PipelineRow};
 
 use crate::graph::{Changes, SpanKind};
 use crate::lost_time::Accounted;
-use crate::scaled::Scaled;
+use crate::scaled::{Scaled, bounds_of};
 
 /// One row for each rank and step, in that order; none if ranks send nothing to each other.
 pub(crate) fn bubbles(account: &Accounted, parts: &[&OwnTime], join: &Join) -> Vec<PipelineRow> {
@@ -46,7 +44,7 @@ impl Scaled {
         };
         let leaves = (0..nodes.len()).filter(|at| nodes[*at].kind == Some(NodeKind::Leave));
         let alone = leaves.filter_map(|at| Some((at as u32, vec![Path { from: own_arrival(at)?, ..Path::default() }])));
-        self.changed(&Changes { paths: alone.collect::<BTreeMap<_, _>>(), ..Changes::default() }, ranks)
+        self.changed(&Changes::of_paths(alone.collect()), ranks)
     }
 
     /// For each rank, how long each step takes: from when all is done that it launched before the step, to when all is done that it
@@ -60,13 +58,6 @@ impl Scaled {
                 of_rank[*passed as usize] = end_ns.max(of_rank[*passed as usize]);
             }
         }
-        let of_rank = |mut done_ns: Vec<i64>| {
-            // What was launched behind the last bound is in no step.
-            done_ns.pop();
-            (1..done_ns.len()).for_each(|at| done_ns[at] = done_ns[at].max(done_ns[at - 1]));
-            let between = done_ns.windows(2).map(|pair| pair[1] - pair[0]).zip(&self.begins_step);
-            between.filter(|(_, begins)| **begins).map(|(length_ns, _)| length_ns).collect()
-        };
-        done_ns.into_iter().map(of_rank).collect()
+        done_ns.into_iter().map(|of_rank| self.lengths_between(&bounds_of(of_rank))).collect()
     }
 }

@@ -100,7 +100,7 @@ pub(crate) struct Graph {
     pub(crate) end_ns: i64,
 }
 
-/// What is different in another graph of the same run.
+/// The changes that make another graph of the same run.
 #[derive(Default)]
 pub(crate) struct Changes {
     /// Other paths to nodes.
@@ -109,8 +109,15 @@ pub(crate) struct Changes {
     pub(crate) added: Vec<(Node, Vec<Path>, u32)>,
     /// The spans of these nodes, behind all others.
     pub(crate) spans: Vec<Span>,
-    /// Nodes that are not there. No path of another node may begin at one.
+    /// Nodes that are left out. No path to another node may begin at one of them.
     pub(crate) removed: BTreeSet<u32>,
+}
+
+impl Changes {
+    /// Other paths only.
+    pub(crate) fn of_paths(paths: BTreeMap<u32, Vec<Path>>) -> Self {
+        Self { paths, ..Self::default() }
+    }
 }
 
 /// A node before the order is known.
@@ -215,8 +222,8 @@ impl Graph {
         }
     }
 
-    /// The graph with changes, and for each of its nodes its position before, or behind these that of an added one; `None` if nodes then
-    /// wait for each other.
+    /// The graph with changes, and for each of its nodes its position in this graph; added nodes are numbered behind those of this graph.
+    /// `None` if nodes then wait for each other.
     pub(crate) fn changed(&self, changes: &Changes) -> Option<(Self, Vec<u32>)> {
         let recorded = self.nodes.len();
         let paths_to = |node: usize| match node.checked_sub(recorded) {

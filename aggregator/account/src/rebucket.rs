@@ -9,12 +9,11 @@
 //!
 //! A bucket closes when its gradients reach the limit; a gradient is never split, and the first bucket closes at 1 MiB, as in
 //! DistributedDataParallel. A recorded bucket is ready when its arrival waits for nothing but the buckets before it. Between two recorded
-//! buckets, gradients become ready in proportion to their bytes. A transfer takes
-//! as long as recorded transfers of that size, and of sizes between recorded ones on the line between them. Where no transfer was
-//! recorded whose size is within a quarter, the length may be off by 30 % for each factor of 4 between the sizes; a larger one than
-//! all recorded ones may be longer by twice that.
+//! buckets, gradients become ready in proportion to their bytes. A transfer takes as long as recorded transfers of that size, and of sizes
+//! between recorded ones on the line between them. Where no transfer was recorded whose size is within a quarter, the length may be off by
+//! 30 % for each factor of 4 between the sizes; a larger one than all recorded ones may be longer by twice that.
 //!
-//! What waited for the end of a recorded bucket waits for the end of the one that holds its last gradient.
+//! Work that waited for a recorded bucket now waits for the bucket that holds the last gradient of the recorded one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -302,8 +301,8 @@ impl Change<'_> {
         Some(Ready { nodes, queued_ns: lower_median(queued)? })
     }
 
-    /// The changes, with all that waited for a recorded bucket behind the one that holds its last gradient. What the host did before it
-    /// hands over that one cannot wait for it. `None` if nothing else says when that could begin.
+    /// The changes, in which work that waited for a recorded bucket waits for the bucket that holds its last gradient. Work that the host did
+    /// before it hands over that bucket cannot wait for it. `None` if such work waited for nothing else.
     fn redirected(self) -> Option<Changes> {
         let Self { run, mut changes, now, .. } = self;
         let moved = |path: &Path, at_ns: i64| match now.get(&path.from) {

@@ -27,7 +27,7 @@ impl Scaled {
         for (to, path) in behind_collectives(&self.graph) {
             changed.entry(to).or_insert_with(|| self.graph.paths_to(to as usize).to_vec()).push(path);
         }
-        self.changed(&Changes { paths: changed, ..Changes::default() }, ranks)
+        self.changed(&Changes::of_paths(changed), ranks)
     }
 
     /// The same run with all-gathers that are called early; `None` if it has none that could be. `gathers` says of each instance
@@ -61,8 +61,7 @@ impl Scaled {
                 }
             }
         }
-        let is_changed = !changed.is_empty();
-        is_changed.then(|| self.changed(&Changes { paths: changed, ..Changes::default() }, ranks))?
+        if changed.is_empty() { None } else { self.changed(&Changes::of_paths(changed), ranks) }
     }
 
     /// The same run with changes; `None` if ranks then wait for each other for ever.

@@ -140,7 +140,11 @@ impl Scaled {
 
     /// The lengths of the steps with spans of these lengths.
     pub(crate) fn lengths_ns(&self, spans_ns: &[i64]) -> Vec<i64> {
-        let bounds_ns = self.bounds_ns(spans_ns);
+        self.lengths_between(&self.bounds_ns(spans_ns))
+    }
+
+    /// The lengths of the steps that begin and end at these bounds.
+    pub(crate) fn lengths_between(&self, bounds_ns: &[i64]) -> Vec<i64> {
         let between = bounds_ns.windows(2).map(|pair| pair[1] - pair[0]).zip(&self.begins_step);
         between.filter(|(_, begins)| **begins).map(|(length_ns, _)| length_ns).collect()
     }
@@ -166,15 +170,16 @@ impl Scaled {
                 bounds_ns[*passed as usize] = node_end_ns.max(bounds_ns[*passed as usize]);
             }
         }
-        // What was launched behind the last bound is in no step.
-        bounds_ns.pop();
-        let mut done_ns = 0;
-        for bound_ns in &mut bounds_ns {
-            done_ns = done_ns.max(*bound_ns);
-            *bound_ns = done_ns;
-        }
-        bounds_ns
+        bounds_of(bounds_ns)
     }
+}
+
+/// When all is done that was launched before each bound. `last_ends_ns` has the last end of the work between two bounds. Work that was
+/// launched after the last bound belongs to no step.
+pub(crate) fn bounds_of(mut last_ends_ns: Vec<i64>) -> Vec<i64> {
+    last_ends_ns.pop();
+    (1..last_ends_ns.len()).for_each(|at| last_ends_ns[at] = last_ends_ns[at].max(last_ends_ns[at - 1]));
+    last_ends_ns
 }
 
 /// The steps whose begin and end the recording has.

@@ -140,6 +140,7 @@ pub fn prepare(data: &mut RankData, options: &Options, time: Option<Interval>) -
     options.communication.decide(data);
     let scope = Scope::of(data, options, time);
     narrow_to_time(&mut data.outline, &scope);
+    data.measure_outline();
     narrow_to_steps(&mut data.outline, &scope);
     scope
 }

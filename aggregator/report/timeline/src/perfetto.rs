@@ -78,7 +78,6 @@ pub fn export(
         let (mut data, details) = source.load_detailed(*rank)?;
         let scope = prepare(&mut data, options, time.get(rank).copied());
         let counts = rank::write((&data, &details), &scope, &shared, &job, sink);
-        data.measure_outline();
         let own_time = own_time::map_rank(&data, &options.thresholds);
         // An only rank has no path through other ranks.
         let graph = if ranks.len() > 1 { RankGraph::of(&data, &Launches::collect(&data.events)) } else { None };
