@@ -155,6 +155,12 @@ class AnalysisTables:
         return self._table("sync_stalls")
 
     @property
+    def idle_causes(self) -> Table:
+        """One row per rank and place of the host: what the host did while no device of the rank worked and the next work was
+        not launched. By rank, longest total first."""
+        return self._table("idle_causes")
+
+    @property
     def data_loading(self) -> Table:
         """One row per rank and step: the time in which the step waits for input, that is in ranges of data loaders and in the
         range `input` of `rank-agent`. By rank: everything, then each step."""

@@ -91,11 +91,11 @@ fn a_report_of_two_runs_opens_on_what_changed() {
     let first = page.split("role=\"tab\" id=\"").nth(1).unwrap();
     assert!(first.starts_with("tab-diff\"") && page.contains("<b>A</b> <bdi>clean</bdi>"), "the first tab");
     assert!(
-        page.contains("rank 2 slows every step by") && page.contains("rank 2: `forward` itself is slower by"),
+        page.contains("rank 2 slows every step by") && page.contains("rank 2 costs 700 µs more of each step"),
         "{page}"
     );
     report(&slow, &out, &[clean.to_str().unwrap()]).expect_code(0);
-    assert!(fs::read_to_string(&out).unwrap().contains("rank 2: `forward` is faster by"));
+    assert!(fs::read_to_string(&out).unwrap().contains("rank 2 costs 700 µs less of each step"));
     for part in [["--from", "+1ms"], ["--to", "+5ms"], ["--range", "forward"]] {
         let said = report(&clean, &out, &[[second].as_slice(), part.as_slice()].concat()).expect_code(2).stderr;
         assert!(said.contains("two runs are compared step by step"), "{said}");

@@ -235,6 +235,8 @@ vocabularies! {
         Dependencies = "dependencies",
         /// Transfers that nothing hides.
         Transfer = "transfer",
+        /// Stages of a pipeline that work longer than others.
+        Stages = "stages",
         /// Steps that take longer on all ranks.
         LongerSteps = "longer_steps",
         /// What a rank, or several, or a communicator takes.

@@ -52,6 +52,7 @@ mod rows;
 mod scaled;
 mod shares;
 mod stragglers;
+mod work;
 
 pub use foreseen::Foreseen;
 pub use lost_time::{Group, Line, LostTime, Part, Period};

@@ -7,8 +7,9 @@
 //! |---|---|
 //! | places | T(o) − T(m): each line by its Shapley share, the rest is variation |
 //! | longer steps | T(m) − T(M) |
-//! | transfer | T(M) − T(M with transfers of no length) |
-//! | work | the work of the busiest rank, by M |
+//! | stages | T(M) − T(N): N is M with the same work in each stage of a pipeline |
+//! | transfer | T(N) − T(N with transfers of no length) |
+//! | work | the work of the busiest rank, by N |
 //! | dependencies | all else: launches, bubbles, work of other ranks that the busiest one waits for |
 //!
 //! A part is a difference of two replays, so it may be negative. The parts of a step sum to its length, to the ns.
@@ -32,6 +33,7 @@ use crate::patterns::{Pattern, SHAPED_STEPS};
 use crate::places::{Places, Units};
 use crate::prices::{Cost, Prices};
 use crate::scaled::{Scaled, Unaccounted, inner};
+use crate::work::Work;
 
 /// The kind of a part of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub enum Part {
     Dependencies,
     /// Transfers that nothing hides.
     Transfer,
+    /// Stages of a pipeline that work longer than others.
+    Stages,
     /// Steps that take longer on all ranks.
     LongerSteps,
     /// A group of lines, by its position.
@@ -234,14 +238,19 @@ fn lost_time(
     let groups = groups(&lines);
     let typical_ns = run.lengths_ns(&lengths.typical_ns);
     let steady_ns = run.lengths_ns(&lengths.steady_ns);
-    let spans = lengths.steady_ns.iter().zip(&run.graph.spans);
+    let work_of = |spans_ns: &[i64]| Work::of(run, spans_ns, ranks);
+    let stages = &join.same_work.stages;
+    let has_stages = stages.windows(2).any(|pair| pair[0] != pair[1]);
+    let even = match has_stages {
+        true => work_of(&lengths.steady_ns).spread_over_stages(&run.graph, &lengths.steady_ns, stages),
+        false => lengths.steady_ns.clone(),
+    };
+    let even_ns = run.lengths_ns(&even);
+    let spans = even.iter().zip(&run.graph.spans);
     let without: Vec<i64> = spans.map(|(ns, span)| if span.kind == SpanKind::Transfer { 0 } else { *ns }).collect();
     let bare_ns = run.lengths_ns(&without);
-    let work_ns: Vec<i64> = busiest_ns(run, lengths, places, &steps, ranks)
-        .into_iter()
-        .zip(&bare_ns)
-        .map(|(work, bare)| work.min(*bare))
-        .collect();
+    let work_ns = work_of(&even).busiest_ns();
+    let work_ns: Vec<i64> = work_ns.into_iter().zip(&bare_ns).map(|(work, bare)| work.min(*bare)).collect();
     let mut prices = Prices::new(run, lengths, &lines);
     let shares_ns = prices.shares_ns(&groups);
     let less = |a: &[i64], b: &[i64]| a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<i64>>();
@@ -250,9 +259,10 @@ fn lost_time(
     let mut parts = vec![
         (Part::Work, work_ns.clone()),
         (Part::Dependencies, less(&bare_ns, &work_ns)),
-        (Part::Transfer, less(&steady_ns, &bare_ns)),
-        (Part::LongerSteps, less(&typical_ns, &steady_ns)),
+        (Part::Transfer, less(&even_ns, &bare_ns)),
     ];
+    parts.extend(has_stages.then(|| (Part::Stages, less(&steady_ns, &even_ns))));
+    parts.push((Part::LongerSteps, less(&typical_ns, &steady_ns)));
     parts.extend(shares_ns.into_iter().enumerate().map(|(at, share)| (Part::Group(at), share)));
     parts.push((Part::Variation, variation_ns));
     let unexplained_ns = run.unexplained_ns();
@@ -543,26 +553,6 @@ impl SlowTransfers {
         let rank = linked.next().copied().filter(|_| linked.next().is_none())?;
         Some((rank, slow_of(rank).flat_map(|other| self.spans[&other].iter().copied()).collect()))
     }
-}
-
-/// The typical work of the busiest rank in each step: of its devices, without devices of its host.
-fn busiest_ns(
-    run: &Scaled,
-    lengths: &Lengths,
-    places: &Places,
-    steps: &BTreeMap<i32, usize>,
-    ranks: usize,
-) -> Vec<i64> {
-    let has_device = run.graph.spans.iter().any(|span| span.kind == SpanKind::Device && span.len_ns > 0);
-    let kind = if has_device { SpanKind::Device } else { SpanKind::Host };
-    let mut work_ns = vec![vec![0; ranks]; steps.len()];
-    for ((span, (slot, _)), ns) in run.graph.spans.iter().zip(&places.of_span).zip(&lengths.steady_ns) {
-        let step = places.slots.get(*slot as usize).and_then(|slot| steps.get(&slot.step));
-        if let Some(step) = step.filter(|_| span.kind == kind) {
-            work_ns[*step][span.rank as usize] += ns;
-        }
-    }
-    work_ns.into_iter().map(|of_step| of_step.into_iter().max().unwrap_or(0)).collect()
 }
 
 #[cfg(test)]

@@ -110,6 +110,7 @@ pub(super) fn lost_time_rows(lost_time: &LostTime, parts: &[&OwnTime]) -> (Vec<L
             Part::Work => (LostPart::Work, None),
             Part::Dependencies => (LostPart::Dependencies, None),
             Part::Transfer => (LostPart::Transfer, None),
+            Part::Stages => (LostPart::Stages, None),
             Part::LongerSteps => (LostPart::LongerSteps, None),
             Part::Variation => (LostPart::Variation, None),
             Part::Group(at) => (LostPart::Line, Some(*at)),

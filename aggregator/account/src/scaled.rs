@@ -143,6 +143,16 @@ impl Scaled {
         self.lengths_between(&self.bounds_ns(spans_ns))
     }
 
+    /// For each number of passed bounds, the position of the step that begins at the last of them; `None` before and between steps.
+    pub(crate) fn steps_after(&self) -> Vec<Option<usize>> {
+        let mut begun = 0;
+        let step = |begins: &bool| {
+            begun += usize::from(*begins);
+            begins.then(|| begun - 1)
+        };
+        std::iter::once(None).chain(self.begins_step.iter().map(step)).collect()
+    }
+
     /// The lengths of the steps that begin and end at these bounds.
     pub(crate) fn lengths_between(&self, bounds_ns: &[i64]) -> Vec<i64> {
         let between = bounds_ns.windows(2).map(|pair| pair[1] - pair[0]).zip(&self.begins_step);

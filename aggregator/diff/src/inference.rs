@@ -53,6 +53,20 @@ impl Estimate {
         })
     }
 
+    /// Estimates of a value that may be large in some steps only: its mean over steps.
+    pub(crate) fn of_mean(values: &[f64]) -> Option<Self> {
+        let n = values.len() as f64;
+        let mean_ns = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean_ns).powi(2)).sum();
+        let error_ns = (squares / (n - 1.0).max(1.0) / n).sqrt();
+        (n > 0.0 && mean_ns.is_finite()).then(|| Self {
+            location_ns: mean_ns,
+            level_ns: mean_ns,
+            sigma_ns: spread(values, median(values.iter().copied()).unwrap_or(mean_ns)),
+            within_ns: error_ns,
+        })
+    }
+
     /// Variance of the run's value among such runs, according to the allowance alone.
     fn prior_variance(&self, method: &Method) -> f64 {
         let relative_ns = method.between_runs_relative * self.level_ns.abs();

@@ -170,6 +170,7 @@ fn run_facts(side: &[Named], samples: &[Sample<'_>], step_of: impl Fn(&Sample<'_
         steps: sample.steps(),
         step_ns: step_of(sample),
         verdict: run.verdict.clone(),
+        causes: run.ranks.iter().filter_map(|profile| Some((profile.rank, profile.cause.clone()?))).collect(),
     };
     side.iter().zip(samples).map(facts).collect()
 }
@@ -216,20 +217,28 @@ fn compare_key(
         let most_ns = a_ns.abs().max(b_ns.abs());
         let is_kept = is_part && place == Place::AllRanks && most_ns > 0.0;
         if most_ns < smallest_ns && !is_kept {
-            compared.too_small += 1;
+            compared.too_small += usize::from(key.group != Group::Account);
             return;
         }
         let Some(mut change) = change(&side_a, &side_b, smallest_ns, method) else { return };
         // A rank that stands out only because all other ranks changed did not change itself.
         let own_ns = b_ns - a_ns;
-        if place != Place::AllRanks && (own_ns * change.delta_ns <= 0.0 || own_ns.abs() < change.delta_ns.abs() / 2.0) {
+        let is_named = |rank| a.iter().chain(b).any(|sample| sample.cause(rank).is_some());
+        if key.is_rank_cost() && !matches!(place, Place::Rank(rank) if is_named(rank)) {
+            change.p = 1.0;
+        }
+        let is_contrast = !key.is_rank_cost() && place != Place::AllRanks;
+        if is_contrast && (own_ns * change.delta_ns <= 0.0 || own_ns.abs() < change.delta_ns.abs() / 2.0) {
             change.p = 1.0;
         }
         let (step_pct, p_adjusted, judgement) = (0.0, 1.0, Judgement::Unclear);
         compared.rows.push(DiffRow { key: key.clone(), place, a_ns, b_ns, change, step_pct, p_adjusted, judgement });
     };
     let all = |side: &[Estimates]| side.iter().map(|e| e.all).collect();
-    add(Place::AllRanks, all(&in_a), all(&in_b));
+    // The costs of ranks have no mean: each is what the job saves.
+    if !key.is_rank_cost() {
+        add(Place::AllRanks, all(&in_a), all(&in_b));
+    }
     for (at, rank) in ranks.iter().enumerate() {
         let of_rank = |side: &[Estimates]| side.iter().filter_map(|e| e.ranks.get(at).copied()).collect::<Vec<_>>();
         let (side_a, side_b) = (of_rank(&in_a), of_rank(&in_b));
@@ -247,6 +256,8 @@ enum Family {
     Names,
     /// Sums of many names.
     Cuts,
+    /// The account of lost time.
+    Account,
     /// The step of unlike runs: the one question that is asked of them.
     Step,
 }
@@ -255,6 +266,7 @@ impl Family {
     fn of(row: &DiffRow, is_unlike: bool) -> Self {
         match row.key.group {
             group if group.is_cut() => Self::Cuts,
+            Group::Account => Self::Account,
             _ if is_unlike && row.is_step() && row.place == Place::AllRanks => Self::Step,
             _ => Self::Names,
         }
@@ -266,7 +278,7 @@ fn judge(diff: &mut Diff, (step_ns, smallest_ns): (f64, f64), is_unlike: bool) {
     if diff.verdict.too_few_steps {
         diff.rows.iter_mut().for_each(|row| row.change.p = 1.0);
     }
-    for family in [Family::Names, Family::Cuts, Family::Step] {
+    for family in [Family::Names, Family::Cuts, Family::Account, Family::Step] {
         let is_of = |row: &&mut DiffRow| Family::of(row, is_unlike) == family;
         let p: Vec<f64> = diff.rows.iter_mut().filter(is_of).map(|row| row.change.p).collect();
         diff.rows.iter_mut().filter(is_of).zip(adjusted(&p)).for_each(|(row, p)| row.p_adjusted = p);
@@ -305,8 +317,8 @@ fn tests_with_the_step(diff: &Diff, is_unlike: bool) -> usize {
     diff.rows.iter().filter(|row| Family::of(row, is_unlike) == family).count()
 }
 
-/// The row that the sentence describes: the largest change of own work, because it can be a reason; else the step; else
-/// any change. Of unlike runs it is the step first, because one name of many is no reason for their difference.
+/// The row that the sentence describes: the largest change of what a rank costs, or else of own work, because these can be a reason; else
+/// the step; else any change. Of unlike runs it is the step first, because one name of many is no reason for their difference.
 fn headline(rows: &[DiffRow], is_unlike: bool) -> Option<usize> {
     let certain = || rows.iter().enumerate().filter(|(_, row)| row.judgement != Judgement::Unclear);
     // Of nested rows, the innermost is the most specific: a phase's self time, or an operator. Of equals, take the
@@ -321,10 +333,12 @@ fn headline(rows: &[DiffRow], is_unlike: bool) -> Option<usize> {
     let named = |row: &DiffRow| row.key.group != Group::Step && row.key.measure != Measure::Total;
     let kernel = |row: &DiffRow| row.key.group == Group::Kernel;
     largest(&|row| is_unlike && row.place == Place::AllRanks && row.is_step())
+        .or_else(|| largest(&|row| row.judgement == Judgement::Slower && row.key.is_rank_cost()))
         .or_else(|| largest(&|row| slower(row) && (named(row) || kernel(row))))
         .or_else(|| largest(&slower))
         .or_else(|| largest(&|row| row.judgement == Judgement::Slower && row.is_step()))
         .or_else(|| largest(&|row| row.judgement == Judgement::Slower && row.key.is_cost()))
+        .or_else(|| largest(&|row| row.key.is_rank_cost()))
         .or_else(|| largest(&|row| row.key.is_own_work()))
         .or_else(|| largest(&|row| row.key.is_cost()))
         .or_else(|| largest(&|_| true))
@@ -348,14 +362,24 @@ fn verdict(diff: &Diff, step_ns: f64, is_unlike: bool) -> DiffVerdict {
     let Change { low_ns, high_ns, .. } = row.change;
     let (low_ns, high_ns) = if row.judgement == Judgement::Slower { (low_ns, high_ns) } else { (-high_ns, -low_ns) };
     let bound = |value: f64| ns(value.round() as i64);
-    let sentence = format!(
-        "{whose}{} is {word} by {} a step {beyond} ({:.1} % of a step), between {} and {}",
-        name(&row.key),
-        size(row.change.delta_ns),
-        row.step_pct.abs(),
-        bound(low_ns),
-        bound(high_ns),
-    );
+    let (size, pct, low, high) = (size(row.change.delta_ns), row.step_pct.abs(), bound(low_ns), bound(high_ns));
+    let sentence = match row.place {
+        Place::Rank(rank) if row.key.is_rank_cost() => {
+            let is_slower = row.judgement == Judgement::Slower;
+            let (side, letter, more) = if is_slower { (&diff.b, "B", "more") } else { (&diff.a, "A", "less") };
+            let location = side.iter().find_map(|run| run.causes.get(&rank)).filter(|location| !location.is_empty());
+            let location = location.map_or(String::new(), |location| format!(": in {letter}, {location}"));
+            format!(
+                "rank {rank} costs {size} {more} of each step ({pct:.1} % of a step), between {low} and {high}{location}"
+            )
+        }
+        _ => {
+            let name = name(&row.key);
+            format!(
+                "{whose}{name} is {word} by {size} a step {beyond} ({pct:.1} % of a step), between {low} and {high}"
+            )
+        }
+    };
     let sentence = sentence + &against_the_step(diff, row).unwrap_or_default();
     DiffVerdict { changed: true, sentence, row: Some(at), ..DiffVerdict::default() }
 }
@@ -398,6 +422,7 @@ pub(crate) fn name(key: &Key) -> String {
     match key.group {
         Group::Step if &*key.name == "wall" => "the step".into(),
         Group::Step => key.name.to_string(),
+        Group::Account => account_name(key),
         Group::Range if key.measure == Measure::SelfTime => format!("`{}` itself", key.name),
         Group::Range | Group::Operator | Group::Kernel => format!("`{}`{shape}", key.name),
         Group::Collective => format!("{}{shape}", key.name),
@@ -407,12 +432,20 @@ pub(crate) fn name(key: &Key) -> String {
     }
 }
 
+fn account_name(key: &Key) -> String {
+    match key.is_rank_cost() {
+        true => "cost of the rank".into(),
+        false => format!("account: {}", key.name.replace('_', " ")),
+    }
+}
+
 /// The name of a key without quotes and without its measure.
 pub fn plain_name(key: &Key) -> String {
     let shape = key.shape.as_deref().map(|shape| format!(" {shape}")).unwrap_or_default();
     match key.group {
         Group::Step if &*key.name == "wall" => "step".into(),
         Group::Step => key.name.to_string(),
+        Group::Account => account_name(key),
         Group::Bucket => format!("bucket {}", key.name),
         _ => format!("{}{shape}", key.name),
     }

@@ -14,6 +14,8 @@ use crate::series::Series;
 pub enum Group {
     /// A part of the step: its wall time, compute, communication or idle time.
     Step,
+    /// A part of the account of lost time, or what a rank costs by it.
+    Account,
     /// A phase: a host range that the program named.
     Range,
     /// An operator on the host.
@@ -42,6 +44,7 @@ impl Group {
     pub fn word(self) -> &'static str {
         match self {
             Self::Step => "step",
+            Self::Account => "account",
             Self::Range => "range",
             Self::Operator => "operator",
             Self::Kernel => "kernel",
@@ -56,6 +59,8 @@ impl Group {
 
 /// The name of the step's length among the parts of the step.
 pub(crate) const WALL: &str = "wall";
+/// The name of what a rank costs by the account of lost time.
+pub(crate) const COST: &str = "cost";
 
 /// The measured quantity, summed over a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -128,13 +133,23 @@ impl Key {
         self.group == Group::Step && &*self.name == WALL
     }
 
+    /// What a rank costs the job, by the account of lost time.
+    pub(crate) fn cost() -> Self {
+        Self::new(Group::Account, COST, Measure::Total)
+    }
+
+    /// Whether this is what a rank costs.
+    pub(crate) fn is_rank_cost(&self) -> bool {
+        self.group == Group::Account && &*self.name == COST
+    }
+
     /// Whether this is time that a rank spends on its own work, not waiting for others. Such a series can be the reason
     /// of a slowdown and not only its effect.
     pub fn is_own_work(&self) -> bool {
         match self.group {
             Group::Range => true,
             Group::Operator | Group::Kernel => !self.communicates,
-            Group::Step | Group::Collective | Group::Bucket => false,
+            Group::Step | Group::Account | Group::Collective | Group::Bucket => false,
             // The rows that these sum are costs already.
             Group::Category | Group::Module | Group::Source => false,
         }
@@ -143,7 +158,7 @@ impl Key {
     /// Whether this is the step or something that lengthens it. Waits and parts of the step are not: they shift among
     /// each other and among ranks while the step stays the same.
     pub fn is_cost(&self) -> bool {
-        self.is_own_work() || self.measure == Measure::Transfer || self.is_step()
+        self.is_own_work() || self.measure == Measure::Transfer || self.is_step() || self.is_rank_cost()
     }
 }
 
@@ -158,6 +173,8 @@ pub struct RankProfile {
     pub(crate) kernels: RankKernels,
     /// Rows per step of each range, operator and kernel, with all shapes.
     pub(crate) calls: BTreeMap<(Group, Text), f64>,
+    /// Whether the account names it as a cause, and where its time goes.
+    pub(crate) cause: Option<String>,
     /// Hashes of the shapes of the operators that launched a kernel, where they are recorded.
     pub(crate) inputs: BTreeMap<Key, BTreeSet<u64>>,
 }

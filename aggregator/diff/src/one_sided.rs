@@ -19,7 +19,7 @@ struct Unpaired<'a> {
 /// Whether a key has the whole time of a name. A name is listed once.
 fn is_listed(key: &Key) -> bool {
     match key.group {
-        Group::Step => false,
+        Group::Step | Group::Account => false,
         Group::Operator => key.measure == Measure::SelfTime,
         Group::Bucket => key.measure == Measure::Exposed,
         Group::Range | Group::Kernel | Group::Collective => key.measure == Measure::Total,

@@ -1,9 +1,9 @@
 //! The profile of one run: for every rank and compared quantity, a series of values over steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
-use trace::{OmissionRow, Op, Text, Word, name_rules};
+use trace::{LostPart, OmissionRow, Op, StragglerRow, Text, Verdict, Word, name_rules};
 
 use crate::cuts;
 pub(crate) use crate::key::WALL;
@@ -41,6 +41,7 @@ impl RunProfile {
     pub fn with_analysis(mut self, analysis: Analysis) -> Self {
         breakdowns(&mut self.ranks, &analysis);
         instances(&mut self.ranks, &analysis);
+        account(&mut self.ranks, &analysis);
         self.ranks.iter_mut().flat_map(|profile| profile.series.values_mut()).for_each(Series::settle);
         self.verdict = analysis.verdict.sentence;
         self.omissions = analysis.tables.omissions;
@@ -165,6 +166,28 @@ fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
             let series = profile.series.entry(Key::new(Group::Step, name, Measure::Total)).or_default();
             series.add(at, ns as f64 / devices);
         }
+    }
+}
+
+/// Fills the parts of the account of lost time, the same for each rank, and what each rank costs.
+fn account(profiles: &mut [RankProfile], analysis: &Analysis) {
+    let rows = &analysis.tables.lost_time;
+    let has_account: BTreeSet<i32> = rows.iter().map(|row| row.step).collect();
+    for profile in profiles.iter_mut() {
+        has_account.iter().for_each(|step| profile.add(Key::cost(), *step, Some(0)));
+        for row in rows {
+            match row.rank.filter(|_| row.part == LostPart::Line) {
+                Some(rank) if rank == profile.rank => profile.add(Key::cost(), row.step, Some(row.ns)),
+                Some(_) => {}
+                None => profile.add(Key::new(Group::Account, &row.part.text(), Measure::Total), row.step, Some(row.ns)),
+            }
+        }
+        let row =
+            analysis.tables.stragglers.iter().find(|row| row.rank == profile.rank && row.verdict == Verdict::Cause);
+        let is_first = analysis.verdict.rank == Some(profile.rank);
+        let location = || analysis.verdict.location.clone().filter(|_| is_first);
+        let range = |row: &StragglerRow| row.evidence_range.as_ref().map(|range| format!("its time goes to `{range}`"));
+        profile.cause = row.map(|row| location().or_else(|| range(row)).unwrap_or_default());
     }
 }
 

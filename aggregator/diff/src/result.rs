@@ -1,5 +1,7 @@
 //! The result of a comparison.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use trace::OmissionRow;
 
@@ -23,6 +25,8 @@ pub struct RunFacts {
     pub step_ns: f64,
     /// Verdict of the run's own analysis, as a sentence.
     pub verdict: String,
+    /// The ranks that it names as causes, each with where its time goes.
+    pub causes: BTreeMap<i32, String>,
 }
 
 /// The rank or ranks that a row describes.
@@ -187,9 +191,15 @@ impl Diff {
         self.rows.iter().find(|row| row.place == Place::AllRanks && row.is_step())
     }
 
-    /// Slowdowns above `percent` of A's step that are significant: of the step itself, of own work, of transfers.
+    /// Slowdowns above `percent` of A's step that are significant: of the step itself, of own work, of transfers, of what a rank costs.
     pub fn slower_than(&self, percent: f64) -> impl Iterator<Item = &DiffRow> {
         let slower = |row: &&DiffRow| row.judgement == Judgement::Slower && row.key.is_cost();
         self.rows.iter().filter(slower).filter(move |row| row.step_pct > percent)
+    }
+
+    /// Whether a row shows more than how the machine was in that hour: ranks of one run are compared with each other, but that all
+    /// ranks changed shows only over several runs a side.
+    pub fn is_proof(&self, row: &DiffRow) -> bool {
+        row.place != Place::AllRanks || self.a.len().min(self.b.len()) > 1
     }
 }

@@ -138,13 +138,33 @@ impl<'a> Sample<'a> {
     /// transfers of buckets. Sums of many names are compared as a whole.
     fn has_contrasts(&self, key: &Key) -> bool {
         let of_the_job = key.group == Group::Collective && matches!(key.measure, Measure::Skew | Measure::Transfer);
-        self.ranks.len() > 1 && !of_the_job && !key.group.is_cut()
+        let is_part = key.group == Group::Account && !key.is_rank_cost();
+        self.ranks.len() > 1 && !of_the_job && !is_part && !key.group.is_cut()
+    }
+
+    /// The estimates of a part of the account, or of what the ranks cost. The recording cuts what the first and the last step wait for.
+    fn of_account(&self, key: &Key, matrix: &[Vec<f64>]) -> Option<Estimates> {
+        let inner = |values: &[f64]| match values.len() {
+            4.. => Estimate::of_mean(&values[1..values.len() - 1]),
+            _ => Estimate::of_mean(values),
+        };
+        let all = inner(&mean_over_ranks(matrix, self.steps()))?;
+        let ranks = if self.has_contrasts(key) { matrix } else { &[] };
+        Some(Estimates { all, ranks: ranks.iter().map(|values| inner(values)).collect::<Option<_>>()? })
+    }
+
+    /// Where the time of a rank goes that the account of this run names; `None` if it names it not.
+    pub(super) fn cause(&self, rank: i32) -> Option<&'a str> {
+        self.run.ranks.iter().find(|profile| profile.rank == rank)?.cause.as_deref()
     }
 
     /// The estimates of a key; `None` if the run lacks the key or all its values are unknown.
     pub(super) fn estimates(&self, key: &Key) -> Option<Estimates> {
         let matrix = self.matrix(key)?;
         let ranks = matrix.len();
+        if key.group == Group::Account {
+            return self.of_account(key, &matrix);
+        }
         let column = |step: usize| matrix.iter().map(move |values| values[step]);
         let mean = mean_over_ranks(&matrix, self.steps());
         let mut all = Estimate::of(&mean, &mean)?;

@@ -9,19 +9,24 @@ mod phrases;
 
 use std::collections::BTreeSet;
 
-use trace::{OmissionKind, OmissionRow, StragglerRow, Verdict as RankVerdict};
+use trace::{FindingRow, LostPart, OmissionKind, OmissionRow, StragglerRow, Verdict as RankVerdict};
 
 pub(crate) use self::level::Place;
 use self::level::level;
 pub use self::losses::take_losses;
 pub use self::phrases::place;
 use self::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
-use crate::occupancy::LOW_OCCUPANCY;
+use crate::devices::devices_of;
+use crate::finding::place as place_of;
+use crate::{
+    FindingKind, clocks, communication, first_steps, idle_causes, input, launch_bound, occupancy, overhead,
+    partly_recorded, sync_stalls, unmarked_steps,
+};
 use account::Together;
 use account::exposed_waits::Exposed;
 use model::analysis::{Analysis, Facts, Tables, Verdict, VerdictKind};
 use model::claim::{Claim, Quantity, Relation, Value};
-use model::stats::lower_median;
+use model::stats::{lower_median, median};
 use model::thresholds::Thresholds;
 use model::units::{ns, plural, ranks_named, spoken_z};
 use topology::same_work::each_rank_is_a_stage;
@@ -169,17 +174,74 @@ pub(crate) fn claims(analysis: &Analysis, t: &Thresholds) -> Vec<Claim> {
     [rows, balanced].into_iter().chain(of_rank).collect()
 }
 
-/// Makes the first finding the headline if the ranks cannot be compared. A kernel with few warps is a hint, and no headline.
+/// Findings that say something about the recording, or are hints: they are no headline.
+const NO_HEADLINES: [&FindingKind; 8] = [
+    &clocks::UNKNOWN_CLOCK_ERROR,
+    &clocks::COARSE_CLOCKS,
+    &communication::POSSIBLE_COMMUNICATION,
+    &first_steps::SLOW_FIRST_STEPS,
+    &occupancy::LOW_OCCUPANCY,
+    &overhead::PROFILING_OVERHEAD,
+    &partly_recorded::PARTLY_RECORDED,
+    &unmarked_steps::UNMARKED_STEPS,
+];
+
+/// Makes the first finding the headline if the ranks cannot be compared.
 pub fn take_top_finding(analysis: &mut Analysis) {
     if analysis.headlines_finding() {
-        let first = analysis.tables.findings.iter().find(|finding| &*finding.id != LOW_OCCUPANCY.id);
-        let finding = first.map_or("no value exceeds a threshold", |f| &*f.title);
+        let is_headline = |row: &&FindingRow| NO_HEADLINES.iter().all(|kind| kind.id != &*row.id);
+        let first = analysis.tables.findings.iter().find(is_headline);
+        let finding = first.map_or_else(|| without_finding(analysis), |f| f.title.to_string());
         analysis.verdict.sentence = format!("{finding}. No verdict on ranks: {}", analysis.verdict.sentence);
         analysis.verdict.title = if first.is_some() { "TOP FINDING".into() } else { "NO FINDING".into() };
         analysis.verdict.action = first.map(|finding| finding.suggestion.to_string());
         analysis.verdict.finding = first.map(|finding| finding.id.clone());
     }
 }
+
+/// How busy the device with the most idle time is, where no value exceeds a threshold.
+fn without_finding(analysis: &Analysis) -> String {
+    let devices = devices_of(analysis);
+    let Some((key, time)) = devices.iter().max_by_key(|(_, time)| time.own_idle_ns()) else {
+        return "no value exceeds a threshold".into();
+    };
+    let rates: Vec<f64> =
+        analysis.tables.step_flops.iter().filter(|row| row.rank == key.0).filter_map(|row| row.mfu_pct).collect();
+    let rate = median(rates).map_or(String::new(), |pct| format!(", at {pct:.0} % of its peak rate"));
+    format!(
+        "{} is busy for {:.0} % of a {} step{rate}, and no value exceeds a threshold",
+        place_of(key.0, Some(key.1)),
+        100.0 - time.idle_pct(),
+        ns(time.wall_ns / time.steps.max(1))
+    )
+}
+
+/// Where the steps are lost to launches, says what the hosts do meanwhile: the first finding about that is where, and what to do.
+pub fn take_idle_cause(analysis: &mut Analysis) {
+    let verdict = &analysis.verdict;
+    if verdict.kind != VerdictKind::Lost || verdict.part != Some(LostPart::Dependencies) {
+        return;
+    }
+    let is_cause = |row: &&FindingRow| IDLE_CAUSES.iter().any(|kind| kind.id == &*row.id);
+    if let Some(cause) = analysis.tables.findings.iter().find(is_cause) {
+        let verdict = &mut analysis.verdict;
+        verdict.location = Some(format!("{}: {}", verdict.location.take().unwrap_or_default(), cause.title));
+        verdict.action = Some(cause.suggestion.to_string());
+        verdict.finding = Some(cause.id.clone());
+    }
+}
+
+/// Findings about what makes devices idle.
+const IDLE_CAUSES: [&FindingKind; 8] = [
+    &idle_causes::GRAPHS_WITHOUT_ROWS,
+    &idle_causes::FIRST_CALLS,
+    &idle_causes::HOST_STALLS,
+    &idle_causes::HOST_CODE,
+    &input::INPUT,
+    &input::LIKELY_INPUT,
+    &sync_stalls::SYNC_STALLS,
+    &launch_bound::LAUNCH_BOUND,
+];
 
 /// The rank with the longest exposed waits beyond the clocks' error, per step. Medians over steps miss waits for ranks that change from
 /// step to step.

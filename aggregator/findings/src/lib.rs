@@ -19,6 +19,7 @@ mod first_steps;
 mod full_queue;
 pub mod hang;
 pub mod headline;
+mod idle_causes;
 mod idle_devices;
 mod input;
 mod kernels;
@@ -70,6 +71,10 @@ pub static FINDINGS: &[&FindingKind] = &[
     &stages::PIPELINE_BUBBLE,
     &input::INPUT,
     &input::LIKELY_INPUT,
+    &idle_causes::GRAPHS_WITHOUT_ROWS,
+    &idle_causes::FIRST_CALLS,
+    &idle_causes::HOST_STALLS,
+    &idle_causes::HOST_CODE,
     &memory::MEMORY_GROWTH,
     &memory::MEMORY_PEAK,
     &memory::MEMORY_FRAGMENTATION,

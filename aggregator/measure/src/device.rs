@@ -2,6 +2,7 @@
 //! TensorBoard plugin.
 
 mod bandwidth;
+mod idle_causes;
 mod input_gaps;
 mod kernel_types;
 mod launch_stats;
@@ -16,6 +17,7 @@ mod utilization;
 mod view;
 
 use trace::Tables;
+use trace::name_rules::is_step;
 
 pub use kernel_types::work_type;
 pub use launch_stats::{LAUNCH_DELAY_CUTOFF_NS, RUNTIME_CUTOFF_NS};
@@ -44,6 +46,7 @@ pub(crate) fn device_tables(view: &View<'_>) -> Tables {
             queue_length: queue::queue_length(view.data, &launched, &recorded),
             memcpy_bandwidth: bandwidth::memcpy_bandwidth(view.data, view.keep),
             kernel_sequences: sequences::kernel_sequences(view, &launched, &operators),
+            idle_causes: idle_causes::idle_causes(view, busy.as_ref(), &operators),
             sync_stalls: stalls::sync_stalls(view, busy.as_ref(), &operators),
             data_loading: loading::data_loading(view, busy.as_ref()),
             input_gaps: input_gaps::input_gaps(view, busy.as_ref(), &launched),
@@ -54,10 +57,12 @@ pub(crate) fn device_tables(view: &View<'_>) -> Tables {
     Tables { gpu_utilization, ..others }
 }
 
-/// The outermost operator around each row; empty without devices.
+/// The outermost operator around each row; empty without devices. Older traces have steps as operators, which are none.
 fn outermost_operators(view: &View<'_>, has_devices: bool) -> Vec<u32> {
     let events = &view.data.events;
-    if has_devices { trace::rank::outermost(events, &|row| events.kind[row] == Kind::CpuOp) } else { Vec::new() }
+    let steps: Vec<bool> = view.data.names.iter().map(|name| is_step(name)).collect();
+    let is_operator = |row: usize| events.kind[row] == Kind::CpuOp && !steps[events.name[row] as usize];
+    if has_devices { trace::rank::outermost(events, &is_operator) } else { Vec::new() }
 }
 
 /// The time in which any device of the rank worked; `None` without devices.

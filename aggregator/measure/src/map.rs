@@ -105,7 +105,7 @@ fn of_devices(data: &RankData, options: &Options, scope: &Scope, launches: &Laun
     let (parts, chosen) = (&*breakdown.parts, breakdown.chosen());
     let exposed_ns = data.outline.collectives.iter().map(|c| exposed_ns(c, parts)).collect();
     let sequences_of = options.sequences_of.as_ref();
-    let view = View { data, keep: &keep, scope, launches, sequences_of, parts, chosen };
+    let view = View { data, keep: &keep, scope, launches, sequences_of, unknown: &lost.unknown, parts, chosen };
     let tables = Tables {
         idle_breakdown: idle_breakdown(data, launches, &keep),
         omissions: lost.omission(rank).into_iter().collect(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 pub use trace::Tables;
-use trace::{FindingRow, Level, OmissionKind, Reason, StandsOn, Text, Word, worst_omission};
+use trace::{FindingRow, Level, LostPart, OmissionKind, Reason, StandsOn, Text, Word, worst_omission};
 
 use crate::claim::Claim;
 use crate::places;
@@ -245,6 +245,9 @@ pub struct Verdict {
     /// Id of the finding that says the same; `None` if no finding does. It is the first of its kind.
     #[serde(skip)]
     pub finding: Option<Text>,
+    /// The part of the steps that a verdict of kind [`VerdictKind::Lost`] is about.
+    #[serde(skip)]
+    pub part: Option<LostPart>,
 }
 
 impl Analysis {

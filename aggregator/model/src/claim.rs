@@ -83,6 +83,12 @@ pub enum Quantity {
     HostWait,
     /// Time in which the host loads input.
     Input,
+    /// Idle time in first calls of a process, which load libraries or choose algorithms.
+    FirstCalls,
+    /// Idle time in calls that take far longer than usual.
+    HostStalls,
+    /// Idle time in code of the host outside of operators and calls.
+    HostCode,
     /// Launch calls against the kernels that they launch.
     LaunchTime,
     /// Launches that wait in a queue.

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use trace::{LostPart, LostTimeLineRow};
 
 use crate::analysis::{Analysis, Tables};
+use crate::stats::lower_median;
 use crate::units::{ordinal, ranks_named};
+
+/// Time between steps is shown from this share of the recording on.
+const LEAST_BETWEEN: f64 = 0.02;
 
 /// A part of the mean step.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +24,20 @@ pub struct PartOfStep {
 }
 
 impl Analysis {
+    /// The time between steps that no step holds (start, evaluation, checkpoints), and its share of the recording: the lower median over
+    /// ranks. `None` below 2 % of the recording.
+    pub fn between_steps(&self) -> Option<(i64, f64)> {
+        let all = &self.tables.step_breakdown;
+        let wall_of = |step: Option<i32>| {
+            let rows = all.iter().filter(move |row| row.step == step);
+            rows.map(|row| (row.rank, row.wall_ns)).collect::<BTreeMap<i32, i64>>()
+        };
+        let (between, whole) = (wall_of(Some(-1)), wall_of(None));
+        let between_ns = lower_median(whole.keys().map(|rank| between.get(rank).copied().unwrap_or(0)))?;
+        let share = between_ns as f64 / lower_median(whole.into_values())?.max(1) as f64;
+        (share >= LEAST_BETWEEN).then_some((between_ns, share))
+    }
+
     /// The parts of the mean step, which sum to it but for the rounding of means; empty without an account.
     pub fn parts_of_step(&self) -> Vec<PartOfStep> {
         let rows = &self.tables.lost_time;
@@ -52,6 +70,7 @@ fn words(tables: &Tables, part: LostPart, line: Option<i32>) -> String {
         LostPart::Work => "work of the busiest rank".into(),
         LostPart::Dependencies => "launches, bubbles, waits for other ranks' work".into(),
         LostPart::Transfer => "transfers that no work hides".into(),
+        LostPart::Stages => "stages that work longer than others".into(),
         LostPart::LongerSteps => "steps that are longer on all ranks".into(),
         LostPart::Variation => "variation: one rank or another is late".into(),
         LostPart::Line => {

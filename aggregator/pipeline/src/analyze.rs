@@ -273,6 +273,7 @@ fn conclude(
     let mut analysis = Analysis { facts, verdict, tables, ..Analysis::default() };
     add_findings(&mut analysis, options, &of_parts);
     headline::take_top_finding(&mut analysis);
+    headline::take_idle_cause(&mut analysis);
     stages::take_headline(&mut analysis);
     unmarked_steps::take_action(&mut analysis, &of_parts, &options.thresholds);
     findings::hang::take_headline(&mut analysis, options.thresholds.min_steps);

@@ -141,12 +141,19 @@ fn print_diff(diff: &Diff, arguments: &Arguments) -> Result<(), Error> {
 
 /// The outcome of `--fail-over`; `None` if no change of that size happened. Prints the reason on stderr.
 fn gate(diff: &Diff, limit: f64) -> Option<Outcome> {
-    let slower: Vec<_> = diff.slower_than(limit).collect();
+    let (slower, unproved): (Vec<_>, Vec<_>) = diff.slower_than(limit).partition(|row| diff.is_proof(row));
     for row in slower.iter().take(3) {
         terminal::say(format_args!("slower by more than {limit} % of a step: {}", render::row_in_words(row)));
     }
     if !slower.is_empty() {
         return Some(Outcome::Slower);
+    }
+    if let Some(row) = unproved.first() {
+        terminal::say(format_args!(
+            "inconclusive for {limit} %: {}; one run a side does not show how much runs differ: record two or more a side",
+            render::row_in_words(row)
+        ));
+        return Some(Outcome::CannotTell);
     }
     let detected = match diff.verdict.detectable_step_pct {
         Some(detectable) if detectable <= limit => return None,

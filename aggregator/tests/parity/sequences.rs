@@ -20,7 +20,10 @@ fn plain(rank: &Rank) -> BTreeMap<String, (i64, f64)> {
         }
     }
     let mut operators: HashMap<&str, Vec<&Event>> = HashMap::new();
-    for event in rank.events.iter().filter(|e| e.category == "cpu_op" || e.category == "Operator") {
+    // Older traces have steps as operators.
+    let is_operator =
+        |e: &&Event| ["cpu_op", "Operator"].contains(&&*e.category) && !e.name.starts_with("ProfilerStep#");
+    for event in rank.events.iter().filter(is_operator) {
         operators.entry(&event.thread).or_default().push(event);
     }
     let mut launched: HashMap<i64, Vec<&Event>> = HashMap::new();

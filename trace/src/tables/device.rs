@@ -1,7 +1,7 @@
 //! The tables that the aggregator writes about devices, and about the host's work for them: the analyses of HTA and of
 //! the TensorBoard plugin. Unless a column states otherwise, they cover everything that was recorded or selected.
 
-use crate::words::MemoryCategory;
+use crate::words::{Kind, MemoryCategory};
 use crate::{Text, Word};
 
 tables! {
@@ -229,6 +229,38 @@ tables! {
         in_steps_ns: i64,
         /// Part of the time in which a device of the rank was busy.
         device_busy_ns: i64,
+    }
+
+    /// One row per rank and place of the host: what the host did while no device of the rank worked and the next work was not
+    /// launched. By rank, longest total first.
+    idle_causes: IdleCauseRow / IdleCauseBuilder / IdleCauseView, listed |_| true; {
+        /// Global rank.
+        rank: i32,
+        /// Kind of the innermost row of the host: an operator, a call of the runtime or the driver, a range, a Python function. Null if
+        /// no row was open there, on the thread that launches the next work.
+        kind: Option<Word<Kind>>,
+        /// Name of that row. Null if no row was open.
+        name: Option<Text>,
+        /// Outermost operator around it, or the row itself; null if there is none.
+        outer_operator: Option<Text>,
+        /// Innermost range around it, or the row itself, that is not a step; null if there is none.
+        annotation: Option<Text>,
+        /// Number of rows.
+        calls: i64,
+        /// Idle time of the devices in active steps while one of these rows was the innermost one.
+        idle_ns: i64,
+        /// The most of it in one row.
+        max_ns: i64,
+        /// Part of it in stalls: operators and calls that hold a device up for 1 ms and for 20 medians of their name; in ranges and Python
+        /// functions, and outside of all rows, each time of 1 ms or more in which no row begins or ends.
+        stalled_ns: i64,
+        /// Number of stalls.
+        stalls: i64,
+        /// Part of it in the first row of its name, or the first launch of a kernel, if that takes so long.
+        first_ns: i64,
+        /// Idle time after a call here had launched a CUDA graph, until the next row of the graph, which may run work without rows. No
+        /// part of `idle_ns`.
+        graph_ns: i64,
     }
 
     /// One row per rank and step: the time in which the step waits for input, that is in ranges of data loaders and in

@@ -98,7 +98,8 @@ tables! {
     /// waited for, and for one rank. By part, rank and step.
     lost_time: LostTimeRow / LostTimeBuilder / LostTimeView; {
         /// `work` of the busiest rank, `dependencies` (launches, bubbles, waits for other ranks' work), `transfer` that nothing hides,
-        /// `longer_steps` (on all ranks), `line` (what `lost_time_lines` names), or `variation` (lost to ranks of which none stands out).
+        /// `stages` that work longer than others, `longer_steps` (on all ranks), `line` (what `lost_time_lines` names), or `variation`
+        /// (lost to ranks of which none stands out).
         part: Word<LostPart>,
         /// Of a `line`, its number in `lost_time_lines`.
         line: Option<i32>,

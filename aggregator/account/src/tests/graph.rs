@@ -8,11 +8,11 @@ use measure::map::map_rank;
 use measure::own_time::{OwnTime, of_run};
 use model::options::Options;
 use model::source::Source;
-use simulator::{Job, Shape, simulate};
+use simulator::{Fault, Job, Shape, What, simulate};
 use topology::join::{Join, by_rank};
 
 use crate::bubbles::bubbles;
-use crate::lost_time::Accounted;
+use crate::lost_time::{Accounted, Part};
 use crate::scaled::Scaled;
 use crate::tests::kineto::matched_of;
 
@@ -148,5 +148,27 @@ fn the_parts_of_a_step_sum_to_it() {
         let is_above = |(more, less): (&i64, &i64)| more >= less;
         assert!(lengths.recorded_ns.iter().zip(&lengths.typical_ns).all(is_above), "{shape:?}");
         assert!(lengths.typical_ns.iter().zip(&lengths.steady_ns).all(is_above), "{shape:?}");
+    }
+}
+
+/// Invariant (verdicts): Uneven stages take what a pipeline with the same work in each stage saves.
+#[test]
+fn uneven_stages_take_what_even_ones_save() {
+    let shape = Shape::Pipeline { stages: 2, tensor: 1 };
+    let even = |layer_ns: i64| Job { sigma: 0.0, steps: 6, layers: 8, layer_ns, ..Job::new(shape, 4) };
+    let layer_ns = Job::new(shape, 4).layer_ns;
+    let uneven = even(layer_ns).fault(Fault::of(2..4, What::SlowDevice(400)));
+    let step_ns = |job: &Job| accounted_job(job, true).0.lost_time.step_ns();
+    let expected_ns = step_ns(&uneven) - step_ns(&even(layer_ns * 12 / 10));
+    for (job, expected_ns) in [(even(layer_ns), 0), (uneven, expected_ns)] {
+        let account = accounted_job(&job, true).0.lost_time;
+        let (_, by_step) = account.parts.iter().find(|(part, _)| *part == Part::Stages).unwrap();
+        for ns in &by_step[1..5] {
+            assert!(
+                50 * (ns - expected_ns).abs() < account.step_ns(),
+                "{by_step:?}, {expected_ns} of {}",
+                account.step_ns()
+            );
+        }
     }
 }

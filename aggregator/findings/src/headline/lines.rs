@@ -177,8 +177,8 @@ fn of_reason(verdict: &Verdict, about: &About<'_>) -> String {
             "look at the network of that rank's host, and at the algorithm and channels it uses"
         }
         (Some(Reason::Host), _) => {
-            "see what that process does then: Python stacks (with_stack=True), or samples by perf or py-spy, show its code, locks, input \
-             and output"
+            "see what that process does then: stacks (with_stack=True of torch.profiler, perf, py-spy), or ranges around its parts \
+             (record_function, NVTX), show its code, locks, input and output"
         }
         _ if about.row.is_some_and(stands_on_range) => {
             "look at the named range on that rank: more work, a slower device, or a noisy neighbour"
@@ -205,9 +205,9 @@ fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String
             Some("this may be chance: record more steps before you look for a reason".into())
         }
         (VerdictKind::Undecided, Some(_)) => Some(of_reason()),
-        (VerdictKind::Undecided, None) if verdict.exposed_wait_ns.is_none() && !missing.is_empty() => {
+        (VerdictKind::Undecided, None) if !missing.is_empty() => {
             let verb = if about.facts.has_chosen_ranks() { "analyze the other" } else { "record the missing" };
-            Some(format!("{verb} ranks too: {}", ranks(missing)))
+            Some(format!("{verb} ranks too, for which the others may wait: {}", ranks(missing)))
         }
         _ => None,
     }

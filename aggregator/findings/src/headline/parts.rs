@@ -54,7 +54,8 @@ pub(super) fn largest(tables: &Tables) -> Option<PartOfSteps> {
         most.sort_unstable();
         is_headline.then_some(PartOfSteps { part, cost, step_ns, most, steps: by_step.len() })
     };
-    let parts = [LostPart::Variation, LostPart::Transfer, LostPart::Dependencies, LostPart::LongerSteps];
+    let parts =
+        [LostPart::Variation, LostPart::Transfer, LostPart::Dependencies, LostPart::Stages, LostPart::LongerSteps];
     parts.into_iter().filter_map(of_part).max_by_key(|part| part.cost.ns)
 }
 
@@ -75,6 +76,7 @@ impl PartOfSteps {
         };
         verdict.cost = Some(self.amount());
         verdict.steps = self.steps as i32;
+        verdict.part = Some(self.part);
         let most: Vec<String> = self.most.iter().map(i32::to_string).collect();
         let in_steps = if most.is_empty() { String::new() } else { format!("; most in steps {}", most.join(", ")) };
         verdict.location = Some(format!("{}{in_steps}", self.what()));
@@ -98,6 +100,7 @@ impl PartOfSteps {
         match self.part {
             LostPart::Transfer => "transfers that no work hides",
             LostPart::Dependencies => "launches, bubbles, and waits for the work of other ranks",
+            LostPart::Stages => "stages of the pipeline that work longer than others",
             LostPart::LongerSteps => "steps that are longer on all ranks",
             _ => "waits for one rank or another, none of which is late more often than chance,",
         }
@@ -110,6 +113,9 @@ impl PartOfSteps {
             }
             LostPart::Dependencies => {
                 "look at what the devices wait for: many small kernels, or stages with too few batches"
+            }
+            LostPart::Stages => {
+                "move layers from the stages that work the longest to others; step_breakdown has their work"
             }
             LostPart::LongerSteps => "look at what these steps do beside training: logging, evaluation, checkpoints",
             _ => "compare the inputs of the late steps, and look for programs that run beside the ranks",

@@ -27,7 +27,7 @@ struct Tally {
 }
 
 /// The call, the innermost operator, the outermost operator and the annotation around it, as ids of names.
-type Key = (u32, Option<u32>, Option<u32>, Option<u32>);
+pub(super) type Key = (u32, Option<u32>, Option<u32>, Option<u32>);
 
 /// Makes one row for each call and place in the program, the longest total first; no row without devices. `outermost`
 /// holds the outermost operator around each row.
@@ -37,7 +37,7 @@ pub(super) fn sync_stalls(view: &View<'_>, busy: Option<&Coverage>, outermost: &
     let events = &data.events;
     let waits: Vec<bool> = data.names.iter().map(|name| synchronizes(name)).collect();
     let steps: Vec<bool> = data.names.iter().map(|name| is_step(name)).collect();
-    let mut around = Around { events, steps: &steps, known: FxHashMap::default() };
+    let mut around = Around::new(events, &steps);
     let mut tallies: BTreeMap<Key, Tally> = BTreeMap::new();
     for row in 0..events.len() {
         let host = matches!(events.kind[row], Kind::Runtime | Kind::Driver);
@@ -75,15 +75,20 @@ fn inside_another(events: &Events, row: usize, waits: &[bool]) -> bool {
 type Innermost = (Option<u32>, Option<u32>);
 
 /// The innermost operators and ranges around rows. Each row is looked at once, however deep the calls lie.
-struct Around<'a> {
+pub(super) struct Around<'a> {
     events: &'a Events,
     steps: &'a [bool],
     known: FxHashMap<u32, Innermost>,
 }
 
-impl Around<'_> {
+impl<'a> Around<'a> {
+    /// `steps` says of each name whether it is that of a step.
+    pub(super) fn new(events: &'a Events, steps: &'a [bool]) -> Self {
+        Self { events, steps, known: FxHashMap::default() }
+    }
+
     /// The place of a call in the program; `outermost` is the outermost operator around it.
-    fn place(&mut self, row: usize, outermost: u32) -> Key {
+    pub(super) fn place(&mut self, row: usize, outermost: u32) -> Key {
         let (operator, annotation) = enclosing(self.events, row).map_or((None, None), |outer| self.innermost(outer));
         let outer = Some(outermost).filter(|outer| *outer != NO_PARENT).map(|outer| self.events.name[outer as usize]);
         (self.events.name[row], operator, outer, annotation)

@@ -1,5 +1,7 @@
 //! Drawn timelines, and the rows of each device table for them. One column is 1 ns unless a test states another scale.
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -13,6 +15,7 @@ use regex::Regex;
 use trace::rank::Launches;
 
 static EVERYTHING: Scope = Scope { time: None, steps: None };
+static NOTHING: LazyLock<IntervalSet> = LazyLock::new(IntervalSet::new);
 
 /// All device tables of a rank, without a selection.
 pub(super) fn tables(data: &RankData) -> Tables {
@@ -22,7 +25,16 @@ pub(super) fn tables(data: &RankData) -> Tables {
 }
 
 fn view<'a>(data: &'a RankData, launches: &'a Launches, parts: &'a [(Activity, Parts)]) -> View<'a> {
-    View { data, keep: &|_| true, scope: &EVERYTHING, launches, sequences_of: None, parts, chosen: parts }
+    View {
+        data,
+        keep: &|_| true,
+        scope: &EVERYTHING,
+        launches,
+        sequences_of: None,
+        unknown: &NOTHING,
+        parts,
+        chosen: parts,
+    }
 }
 
 /// Multiplies all times by `scale`, so that one column is `scale` ns.

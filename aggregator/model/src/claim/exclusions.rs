@@ -100,8 +100,9 @@ fn time_ns(claim: &Claim) -> i64 {
 fn generality(quantity: Quantity) -> u8 {
     match quantity {
         Quantity::StepDelay | Quantity::Wait | Quantity::Unknown => 0,
-        Quantity::LaunchTime | Quantity::KernelTime => 2,
-        Quantity::Idle | Quantity::Exposed => 3,
+        Quantity::HostCode => 2,
+        Quantity::LaunchTime | Quantity::KernelTime => 3,
+        Quantity::Idle | Quantity::Exposed => 4,
         _ => 1,
     }
 }

@@ -7,7 +7,7 @@ use arrow_array::temporal_conversions::timestamp_ns_to_datetime;
 use crate::string_pool::{visible_name, visible_sentence};
 use align::aligned::Analyzed;
 use model::source::SourceInfo;
-use model::units::{count, ranks};
+use model::units::{count, ns, ranks};
 
 /// Times since 1970 that are earlier do not come from a calendar, but from a clock that began at the boot of a host. This is the
 /// year 2001.
@@ -55,6 +55,9 @@ pub(crate) fn facts(info: &SourceInfo, analyzed: &Analyzed) -> Vec<(&'static str
     let numbers = if facts.steps.len() == 1 { "number" } else { "numbers" };
     let steps = format!("{} ({numbers} {})", count(facts.steps.len() as u64), ranks(&facts.steps));
     list.push(("steps", if facts.steps.is_empty() { "none".into() } else { steps }));
+    if let Some((between_ns, share)) = analyzed.analysis.between_steps() {
+        list.push(("between steps", format!("{}, {:.0} % of the recording", ns(between_ns), 100.0 * share)));
+    }
     if !info.command.is_empty() {
         list.push(("job", visible_name(&info.command.join(" "))));
     }

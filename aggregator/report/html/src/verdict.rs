@@ -82,6 +82,7 @@ pub(crate) fn parts(analysis: &Analysis, ids: &[&'static str]) -> Vec<BarPart> {
             LostPart::Work => ("work", "kernels"),
             LostPart::Dependencies => ("dependencies", "idle"),
             LostPart::Transfer => ("transfer", "collectives"),
+            LostPart::Stages => ("stages", "steps"),
             LostPart::LongerSteps => ("longer", "steps"),
             LostPart::Line => ("line", "lateness"),
             LostPart::Variation => ("variation", "skew"),

@@ -171,6 +171,7 @@ fn what(row: &DiffRow) -> String {
     match row.key.group {
         Group::Step if &*row.key.name == "wall" => "step".into(),
         Group::Step => format!("step: {}", row.key.name),
+        Group::Account => diff::plain_name(&row.key),
         Group::Bucket => format!("bucket {}", row.key.name),
         _ => format!("{}{shape}", row.key.name),
     }

@@ -4,7 +4,7 @@ import { formatNs, formatNumber, formatPercent } from "./format.js";
 import { intervalChart } from "./intervals.js";
 import { table } from "./table.js";
 
-const GROUPS = { step: "part of the step", range: "range", operator: "operator", kernel: "kernel", collective: "collective", bucket: "bucket", category: "kind of device work", module: "module", source: "source line" };
+const GROUPS = { step: "part of the step", account: "account of lost time", range: "range", operator: "operator", kernel: "kernel", collective: "collective", bucket: "bucket", category: "kind of device work", module: "module", source: "source line" };
 // Sums over many names. They are compared where the names of the runs do not match.
 const CUTS = [["category", "Device work by kind"], ["module", "Modules"], ["source", "Source lines"]];
 const JUDGEMENTS = { slower: "slower", faster: "faster", unclear: "not significant" };

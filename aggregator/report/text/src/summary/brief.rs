@@ -111,6 +111,10 @@ fn parts(text: &mut String, analysis: &Analysis, terminal: &TerminalStyle) {
         let label = paint(&format!("  {label:<8}"), Style::new().dimmed(), terminal);
         text.push_str(&format!("{label}{:>8} {:>4.0} %  {}\n", ns(part.ns), 100.0 * part.share, part.words));
     }
+    if let Some((between_ns, share)) = analysis.between_steps().filter(|_| !parts.is_empty()) {
+        let words = format!("{}, {:.0} % of the recording, lie between steps", ns(between_ns), 100.0 * share);
+        labelled(text, "beside", &words, terminal);
+    }
 }
 
 /// Where a rank ran, with a short name of its file.

@@ -22,7 +22,7 @@ pub(crate) static SECTION: Section = Section {
 type ListedTable = (&'static str, Columns);
 
 /// The tables that come first; the others follow in the order of their declarations.
-const FIRST: [&str; 10] = [
+const FIRST: [&str; 11] = [
     "rank_groups",
     "critical_path",
     "gpu_utilization",
@@ -30,6 +30,7 @@ const FIRST: [&str; 10] = [
     "kernel_breakdown",
     "launch_stats",
     "queue_length",
+    "idle_causes",
     "sync_stalls",
     "data_loading",
     "input_gaps",
