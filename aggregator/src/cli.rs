@@ -26,6 +26,9 @@ use std::process::ExitCode;
 
 use crate::cli::output::Outcome;
 use clap::{CommandFactory, Parser, Subcommand};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use trace::terminal;
 
 use model::Error;
@@ -100,6 +103,7 @@ pub fn main_with(join: Join) -> ExitCode {
     match Cli::try_parse().map(|cli| cli.command) {
         Ok(Command::Analysis(AnalysisCommand::Analyze(arguments))) => {
             start();
+            remove_temporaries_on_signals();
             exit_code(analyze::run(*arguments, join), NAME)
         }
         Ok(Command::Analysis(command)) => run(command, NAME),
@@ -111,6 +115,10 @@ pub fn main_with(join: Join) -> ExitCode {
 /// Runs a subcommand and returns its exit code; prints errors under the name of the program.
 pub fn run(command: AnalysisCommand, program: &str) -> ExitCode {
     start();
+    // `watch` ends by itself.
+    if !matches!(command, AnalysisCommand::Watch(_)) {
+        remove_temporaries_on_signals();
+    }
     let result = match command {
         AnalysisCommand::Analyze(arguments) => analyze::run(*arguments, || Ok(None)),
         AnalysisCommand::Map(arguments) => map::run(&arguments),
@@ -134,8 +142,27 @@ fn start() {
     threads::start();
 }
 
+/// A command that a signal ends leaves no half-written output. Signals that the caller ignores, as `nohup` does, stay ignored. Without
+/// signals it runs all the same.
+fn remove_temporaries_on_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let ends = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let Ok(mut signals) = Signals::new(ends) else { return };
+    trace::files::remember();
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            trace::files::remove_living();
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    let _ = std::thread::Builder::new().name("signals".into()).spawn(wait);
+}
+
 /// Prints the completions or man pages of the command line `C` and returns the exit code.
 pub fn run_shell<C: CommandFactory>(command: &ShellCommand, program: &str) -> ExitCode {
+    remove_temporaries_on_signals();
     exit_code(shell::run::<C>(command, program), program)
 }
 

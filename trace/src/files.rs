@@ -11,7 +11,7 @@
 
 mod temporary;
 
-pub use temporary::{ScratchDirectory, is_temporary, sweep, sweep_all};
+pub use temporary::{ScratchDirectory, is_temporary, remember, remove_living, sweep, sweep_all};
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileType};

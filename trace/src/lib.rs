@@ -96,7 +96,9 @@ pub use keys::*;
 pub use lock::lock;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES};
 pub use maybe::{Maybe, MaybeAt, MaybeNs};
-pub use omission::{CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, PROFILER_ERROR_NS, worst_omission};
+pub use omission::{
+    CLOCK_SOURCE, CUT_SOURCE, OMISSION_SOURCE, PROFILER_ERROR_NS, REST_OF_PROGRAM, cancelled, worst_omission,
+};
 pub use run::growing::Growing;
 pub use run::{Problem, Run};
 pub use shard::join::join_parts;

@@ -16,6 +16,8 @@ pub const PROFILER_ERROR_NS: i64 = 1_000;
 
 /// The `source` of a counter that states why a program was stopped before its end.
 pub const CUT_SOURCE: &str = "interrupted";
+/// The item of the omission that says so.
+pub const REST_OF_PROGRAM: &str = "rest of the program";
 
 impl OmissionRow {
     /// States that `what` was recorded, but is lost or cannot be read, and why. Its amount, rank and file are unknown.
@@ -63,9 +65,28 @@ pub fn worst_omission(omissions: &[OmissionRow]) -> Option<OmissionKind> {
     omissions.iter().map(|omission| omission.kind.known().unwrap_or(OmissionKind::Lost)).min()
 }
 
+/// Why all of so many ranks were stopped before their end, if signals stopped them: a job that was cancelled does not hang.
+pub fn cancelled(omissions: &[OmissionRow], ranks: usize) -> Option<&str> {
+    let stopped = || omissions.iter().filter(|row| &*row.what == REST_OF_PROGRAM && row.why.contains("signal "));
+    let of: std::collections::BTreeSet<Option<i32>> = stopped().map(|row| row.rank).collect();
+    let why = &*stopped().next()?.why;
+    (of.len() >= ranks).then(|| why.split_once(": ").map_or(why, |(_, signal)| signal))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_is_cancelled_if_signals_stopped_all_of_its_ranks() {
+        let stopped = |rank: i32, why: &str| OmissionRow::left_out(REST_OF_PROGRAM, why.to_string()).rank(rank);
+        let signal = "the training stopped in step 7: signal 15 (SIGTERM) stopped this process";
+        let both = [stopped(0, signal), stopped(1, signal)];
+        assert_eq!(cancelled(&both, 2), Some("signal 15 (SIGTERM) stopped this process"));
+        assert_eq!(cancelled(&both, 3), None, "rank 2 may have died first");
+        let failed = [stopped(0, signal), stopped(1, "the training stopped in step 7: out of memory")];
+        assert_eq!(cancelled(&failed, 2), None);
+    }
 
     #[test]
     fn an_omission_is_built_from_the_parts_that_are_known() {

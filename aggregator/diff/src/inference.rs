@@ -67,6 +67,11 @@ impl Estimate {
         })
     }
 
+    /// What a rank costs by the account of its run. Other ranks in the same steps show that, so runs add no variation.
+    pub(crate) fn of_cost((cost_ns, error_ns): (f64, f64)) -> Self {
+        Self { location_ns: cost_ns, level_ns: cost_ns, sigma_ns: 0.0, within_ns: error_ns }
+    }
+
     /// Variance of the run's value among such runs, according to the allowance alone.
     fn prior_variance(&self, method: &Method) -> f64 {
         let relative_ns = method.between_runs_relative * self.level_ns.abs();

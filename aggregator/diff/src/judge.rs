@@ -211,6 +211,7 @@ fn compare_key(
     if in_a.is_empty() || in_b.is_empty() {
         return compared;
     }
+    let is_named = |rank: i32| a.iter().chain(b).any(|sample| sample.cause(rank).is_some());
     let mut add = |place: Place, side_a: Vec<Estimate>, side_b: Vec<Estimate>| {
         let level = |side: &[Estimate]| side.iter().map(|e| e.level_ns).sum::<f64>() / side.len() as f64;
         let (a_ns, b_ns) = (level(&side_a), level(&side_b));
@@ -223,10 +224,6 @@ fn compare_key(
         let Some(mut change) = change(&side_a, &side_b, smallest_ns, method) else { return };
         // A rank that stands out only because all other ranks changed did not change itself.
         let own_ns = b_ns - a_ns;
-        let is_named = |rank| a.iter().chain(b).any(|sample| sample.cause(rank).is_some());
-        if key.is_rank_cost() && !matches!(place, Place::Rank(rank) if is_named(rank)) {
-            change.p = 1.0;
-        }
         let is_contrast = !key.is_rank_cost() && place != Place::AllRanks;
         if is_contrast && (own_ns * change.delta_ns <= 0.0 || own_ns.abs() < change.delta_ns.abs() / 2.0) {
             change.p = 1.0;
@@ -242,7 +239,8 @@ fn compare_key(
     for (at, rank) in ranks.iter().enumerate() {
         let of_rank = |side: &[Estimates]| side.iter().filter_map(|e| e.ranks.get(at).copied()).collect::<Vec<_>>();
         let (side_a, side_b) = (of_rank(&in_a), of_rank(&in_b));
-        if side_a.len() == a.len() && side_b.len() == b.len() {
+        let is_judged = !key.is_rank_cost() || is_named(*rank);
+        if is_judged && side_a.len() == a.len() && side_b.len() == b.len() {
             add(Place::Rank(*rank), side_a, side_b);
         }
     }
@@ -256,8 +254,10 @@ enum Family {
     Names,
     /// Sums of many names.
     Cuts,
-    /// The account of lost time.
+    /// The parts of the account of lost time.
     Account,
+    /// What the ranks cost that a verdict names.
+    Costs,
     /// The step of unlike runs: the one question that is asked of them.
     Step,
 }
@@ -266,6 +266,7 @@ impl Family {
     fn of(row: &DiffRow, is_unlike: bool) -> Self {
         match row.key.group {
             group if group.is_cut() => Self::Cuts,
+            _ if row.key.is_rank_cost() => Self::Costs,
             Group::Account => Self::Account,
             _ if is_unlike && row.is_step() && row.place == Place::AllRanks => Self::Step,
             _ => Self::Names,
@@ -278,7 +279,7 @@ fn judge(diff: &mut Diff, (step_ns, smallest_ns): (f64, f64), is_unlike: bool) {
     if diff.verdict.too_few_steps {
         diff.rows.iter_mut().for_each(|row| row.change.p = 1.0);
     }
-    for family in [Family::Names, Family::Cuts, Family::Account, Family::Step] {
+    for family in [Family::Names, Family::Cuts, Family::Account, Family::Costs, Family::Step] {
         let is_of = |row: &&mut DiffRow| Family::of(row, is_unlike) == family;
         let p: Vec<f64> = diff.rows.iter_mut().filter(is_of).map(|row| row.change.p).collect();
         diff.rows.iter_mut().filter(is_of).zip(adjusted(&p)).for_each(|(row, p)| row.p_adjusted = p);

@@ -173,8 +173,10 @@ pub struct RankProfile {
     pub(crate) kernels: RankKernels,
     /// Rows per step of each range, operator and kernel, with all shapes.
     pub(crate) calls: BTreeMap<(Group, Text), f64>,
-    /// Whether the account names it as a cause, and where its time goes.
+    /// Where its time goes, if the verdict names it as a cause.
     pub(crate) cause: Option<String>,
+    /// What it costs by the account, and the standard error of that.
+    pub(crate) cost_ns: (f64, f64),
     /// Hashes of the shapes of the operators that launched a kernel, where they are recorded.
     pub(crate) inputs: BTreeMap<Key, BTreeSet<u64>>,
 }

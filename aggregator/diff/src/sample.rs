@@ -149,8 +149,9 @@ impl<'a> Sample<'a> {
             _ => Estimate::of_mean(values),
         };
         let all = inner(&mean_over_ranks(matrix, self.steps()))?;
-        let ranks = if self.has_contrasts(key) { matrix } else { &[] };
-        Some(Estimates { all, ranks: ranks.iter().map(|values| inner(values)).collect::<Option<_>>()? })
+        let cost = |at: &usize| Estimate::of_cost(self.run.ranks[*at].cost_ns);
+        let ranks = if self.has_contrasts(key) { self.ranks.iter().map(cost).collect() } else { Vec::new() };
+        Some(Estimates { all, ranks })
     }
 
     /// Where the time of a rank goes that the account of this run names; `None` if it names it not.

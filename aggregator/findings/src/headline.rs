@@ -5,6 +5,7 @@ mod level;
 mod lines;
 mod losses;
 mod parts;
+mod peers;
 mod phrases;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use trace::{FindingRow, LostPart, OmissionKind, OmissionRow, StragglerRow, Verdi
 pub(crate) use self::level::Place;
 use self::level::level;
 pub use self::losses::take_losses;
+pub use self::peers::take_missing_peers;
 pub use self::phrases::place;
 use self::phrases::{HIDING, certainty_of, every, named, stands_on_range, stands_on_transfers, variation, why};
 use crate::devices::devices_of;

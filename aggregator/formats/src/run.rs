@@ -12,8 +12,8 @@ mod repair;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{
-    CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, RankRow, Row, Run,
-    Text, Vocabulary,
+    CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, REST_OF_PROGRAM,
+    RankRow, Row, Run, Text, Vocabulary,
 };
 
 use model::{Collective, RankData, RankInfo, RankOutline};
@@ -110,7 +110,7 @@ fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
             reasons_only.push(OmissionRow::left_out("comparison of clocks", why.clone()).rank(rank));
         }
         if let (CUT_SOURCE, Some(why)) = (&*counter.source, &counter.why) {
-            reasons_only.push(OmissionRow::left_out("rest of the program", why.clone()).rank(rank));
+            reasons_only.push(OmissionRow::left_out(REST_OF_PROGRAM, why.clone()).rank(rank));
         }
         let ingested = counter.source.strip_prefix(OMISSION_SOURCE);
         let what = ingested.unwrap_or("rows lost while recording");

@@ -98,6 +98,8 @@ pub struct State {
     pub hang: Option<String>,
     /// Ranks that are missing from it.
     pub missing: Vec<i32>,
+    /// Why a rank was stopped before the end of its program.
+    pub stopped: Option<String>,
     /// Rows that the recorders lost.
     pub lost_rows: i64,
     /// Shards that could not be read.
@@ -122,6 +124,7 @@ impl State {
             slow: Vec::new(),
             hang: None,
             missing: Vec::new(),
+            stopped: None,
             lost_rows: 0,
             unreadable: 0,
         }

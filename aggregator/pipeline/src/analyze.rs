@@ -269,6 +269,7 @@ fn conclude(
     tables.omissions = omissions;
     tables.rank_groups = rank_groups(&tables, &facts);
     headline::take_losses(&mut tables, &facts);
+    headline::take_missing_peers(&mut tables, &facts, &options.thresholds);
     let verdict = headline::verdict(&tables, &found, &facts, &options.thresholds);
     let mut analysis = Analysis { facts, verdict, tables, ..Analysis::default() };
     add_findings(&mut analysis, options, &of_parts);

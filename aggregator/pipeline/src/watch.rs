@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use trace::files::is_temporary;
 use trace::{
-    CounterRow, Growing, OmissionKind, Problem, RankRow, Row, Shard, StepRow, io_reason, place, rows_from_batch,
+    CUT_SOURCE, CounterRow, Growing, OmissionKind, Problem, RankRow, Row, Shard, StepRow, io_reason, place,
+    rows_from_batch,
 };
 
 use crate::analyze;
@@ -99,8 +100,11 @@ impl Watch {
         if is_new_step {
             self.judge(&mut growing, &mut events);
         }
-        let missing_after = self.hangs.look(&mut growing, !shards.is_empty(), self.steps.longest_ns(), now);
-        self.report_hang(missing_after, &mut events);
+        // Of a job that was stopped, collectives in flight are no sign of a hang.
+        if self.state.stopped.is_none() {
+            let hang = self.hangs.look(&mut growing, !shards.is_empty(), self.steps.longest_ns(), now);
+            self.report_hang(hang, &mut events);
+        }
         // What was closed last may have come while the shards were read.
         let is_read = shards.is_empty() && !growing.is_pending();
         self.end_or_fall_silent(is_read, now, &mut events);
@@ -152,6 +156,9 @@ impl Watch {
                 self.rows::<RankRow>(shard, events).into_iter().for_each(|row| self.processes.add(row));
             } else if shard.table == CounterRow::table().name {
                 for row in self.rows::<CounterRow>(shard, events) {
+                    if &*row.source == CUT_SOURCE {
+                        self.state.stopped = row.why.as_ref().map(ToString::to_string);
+                    }
                     lost = lost.saturating_add(row.dropped.max(0));
                     why = row.why.filter(|_| row.dropped > 0).or(why);
                 }

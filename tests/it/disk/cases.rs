@@ -54,6 +54,11 @@ impl Case {
         !self.outputs.is_empty()
     }
 
+    /// Whether it is a command of the aggregator.
+    pub(super) fn is_of_aggregator(&self) -> bool {
+        self.program == AGGREGATOR
+    }
+
     /// The command line.
     pub(super) fn words(&self) -> String {
         format!("{} {}", if self.program == RANK_AGENT { "rank-agent" } else { "aggregator" }, self.arguments)
@@ -315,6 +320,11 @@ impl Prepared {
         let stdout = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
         fs::remove_file(&path).unwrap();
         Finished { stdout, ..finished }
+    }
+
+    /// What is half written.
+    pub(super) fn temporaries(&self) -> Vec<PathBuf> {
+        state(&self.place).into_keys().filter(|path| is_temporary(path)).collect()
     }
 
     /// Whether the command has changed its directory.

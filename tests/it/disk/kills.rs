@@ -2,7 +2,8 @@
 //! succeeds.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fixtures::random::Random;
@@ -80,6 +81,28 @@ fn length(prepared: &Prepared) -> Duration {
 #[test]
 fn a_killed_command_leaves_the_old_output_or_the_new_one() {
     kill(20);
+}
+
+/// Invariant (files): A command that SIGTERM or Ctrl-C ends leaves nothing half written.
+#[test]
+fn a_stopped_command_leaves_nothing_half_written() {
+    let mut random = Random(seed("stops"));
+    let writing = CASES.iter().filter(|case| case.writes() && case.is_of_aggregator());
+    for (number, case) in writing.enumerate() {
+        let prepared = Prepared::new(case, Job::Long, &format!("stops/{number}"));
+        let length = length(&prepared);
+        for signal in ["-TERM", "-INT"] {
+            let mut child = start(&prepared);
+            std::thread::sleep(length.mul_f64(random.below(1000) as f64 / 1000.0));
+            // It may have ended.
+            let _ =
+                Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
+            let status = child.wait().unwrap();
+            assert!(status.success() || status.signal().is_some(), "{}: {status}", case.words());
+            assert_eq!(prepared.temporaries(), [""; 0].map(PathBuf::from), "{}, {signal}: {status}", case.words());
+            prepared.restore();
+        }
+    }
 }
 
 /// `tests/faults` runs it.

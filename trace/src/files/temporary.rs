@@ -4,14 +4,40 @@
 //! not followed, and its writer holds a lock on it. A lock ends with its process, so an entry without one is what a
 //! killed writer left.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstatvfs, open};
 
+/// The temporary entries of this process, once [`remember`] was called.
+static LIVING: OnceLock<Mutex<BTreeSet<PathBuf>>> = OnceLock::new();
+
+/// Remembers all temporary entries from now on, for [`remove_living`]. A process that forks must not: the lock may be held then.
+pub fn remember() {
+    LIVING.get_or_init(Mutex::default);
+}
+
+/// Removes all temporary entries of this process that it remembers, before a signal ends it. It makes none after that.
+pub fn remove_living() {
+    let Some(paths) = living() else { return };
+    for path in &*paths {
+        // Other threads may still write into a directory.
+        (0..MAX_REMOVALS).take_while(|_| path.symlink_metadata().is_ok()).for_each(|_| remove(path));
+    }
+    std::mem::forget(paths);
+}
+
+fn living() -> Option<MutexGuard<'static, BTreeSet<PathBuf>>> {
+    Some(LIVING.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Attempts to remove a directory.
+const MAX_REMOVALS: usize = 100;
 /// Names that are tried. More are taken only if somebody makes files with these names.
 const MAX_NAMES: u32 = 1000;
 
@@ -84,6 +110,7 @@ impl Temporary {
     fn make(target: &Path, make: impl Fn(&Path) -> io::Result<File>) -> io::Result<Self> {
         for number in 0..MAX_NAMES {
             let path = temporary_name(target, number);
+            let mut living = living();
             let file = match make(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 made => made?,
@@ -94,6 +121,9 @@ impl Temporary {
                 _ => file.metadata().inspect_err(|_| remove(&path))?.nlink() == 0,
             };
             if !swept {
+                living.iter_mut().for_each(|paths| {
+                    paths.insert(path.clone());
+                });
                 return Ok(Self { path, file, renamed: false });
             }
         }
@@ -137,6 +167,9 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.renamed {
             remove(&self.path);
+        }
+        if let Some(mut paths) = living() {
+            paths.remove(&self.path);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The hosts, the models of device or the communicator that the slow ranks have in common.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{Level, StandsOn, StragglerRow};
 
@@ -13,6 +13,8 @@ pub(super) struct Found {
     pub(super) level: Level,
     /// The hosts or the models of device.
     pub(super) place: Option<Place>,
+    /// Slow ranks that are not of that place.
+    pub(super) beside: Vec<i32>,
     /// A sentence about them; empty without them.
     pub(super) sentence: String,
 }
@@ -22,16 +24,26 @@ pub(super) fn level(causes: &[&StragglerRow], identities: &[RankIdentity]) -> Op
     let first = causes.first()?;
     let ranks: BTreeSet<i32> = causes.iter().map(|row| row.rank).collect();
     let ranks: Vec<i32> = ranks.into_iter().collect();
-    let found = |level| Found { level, place: None, sentence: String::new() };
+    let found = |level| Found { level, place: None, beside: Vec::new(), sentence: String::new() };
+    let listed = |ranks: &[i32], place: &Place| format!(" {} are {}", capital(&ranks_named(ranks)), place.all_ranks());
     Some(match (first.slow_comm_id, ranks.len()) {
         (Some(_), _) => found(Level::Communicator),
         (None, 1) if first.stands_on.as_ref().is_some_and(|basis| *basis == StandsOn::Transfers) => found(Level::Link),
         (None, 1) => found(Level::Rank),
-        _ => Place::of(&ranks, identities).map_or(found(Level::Several), |place| {
-            let (named, all) = (capital(&ranks_named(&ranks)), place.all_ranks());
-            let sentence = format!(" {named} are {all}, and no other rank is slow.");
-            Found { level: place.level, place: Some(place), sentence }
-        }),
+        _ => match (Place::of(&ranks, identities), Place::of_most(&ranks, identities)) {
+            (Some(place), _) => {
+                let sentence = format!("{}, and no other rank is slow.", listed(&ranks, &place));
+                Found { level: place.level, place: Some(place), beside: Vec::new(), sentence }
+            }
+            (None, Some((place, beside))) => {
+                let of_place: Vec<i32> = ranks.iter().copied().filter(|rank| !beside.contains(rank)).collect();
+                let is = if beside.len() == 1 { "is" } else { "are" };
+                let sentence =
+                    format!("{}; {} {is} slow beside them.", listed(&of_place, &place), ranks_named(&beside));
+                Found { level: Level::Several, place: Some(place), beside, sentence }
+            }
+            (None, None) => found(Level::Several),
+        },
     })
 }
 
@@ -80,6 +92,29 @@ impl Place {
         let kinds: BTreeSet<&String> = identities.iter().flat_map(|identity| identity.places.keys()).collect();
         let named = kinds.into_iter().map(|kind| shared(Level::Place, kind));
         places.into_iter().chain(named).flatten().min_by_key(|place| place.names.len() > 1)
+    }
+
+    /// The places of one kind all of whose ranks these are, several each, and the ranks that are left: where two causes meet. The kind
+    /// with the fewest ranks left is taken.
+    pub(super) fn of_most(ranks: &[i32], identities: &[RankIdentity]) -> Option<(Self, Vec<i32>)> {
+        let of_kind = |(level, kind): (Level, &str)| {
+            let mut members: BTreeMap<&String, Vec<i32>> = BTreeMap::new();
+            for identity in identities {
+                if let Some(name) = name(identity, level, kind) {
+                    members.entry(name).or_default().push(identity.rank);
+                }
+            }
+            let are_slow = |(_, of): &(&String, Vec<i32>)| of.len() > 1 && of.iter().all(|rank| ranks.contains(rank));
+            let mut slow: Vec<(&String, Vec<i32>)> = members.into_iter().filter(are_slow).collect();
+            slow.sort_by_key(|(_, of)| of[0]);
+            let left = ranks.iter().copied().filter(|rank| !slow.iter().any(|(_, of)| of.contains(rank)));
+            let (left, names): (Vec<i32>, _) = (left.collect(), slow.iter().map(|(name, _)| (*name).clone()).collect());
+            (!slow.is_empty() && !left.is_empty()).then(|| (Self { level, kind: kind.into(), names }, left))
+        };
+        let kinds: BTreeSet<&String> = identities.iter().flat_map(|identity| identity.places.keys()).collect();
+        let of_file = kinds.into_iter().map(|kind| (Level::Place, kind.as_str()));
+        let all = [(Level::Host, "host"), (Level::DeviceModel, "GPU model")].into_iter().chain(of_file);
+        all.filter_map(of_kind).min_by_key(|(_, left)| left.len())
     }
 
     /// `HOST node1`, `HOSTS node1, node2`.
@@ -156,6 +191,14 @@ mod tests {
         let identities: Vec<RankIdentity> = identities.clone().into_iter().map(mixed).map(one_host).collect();
         let place = Place::of(&[4, 5, 6, 7], &identities).unwrap();
         assert_eq!(place.title(), "HOST n1", "its two models are nowhere else");
+    }
+
+    /// A host, and a rank of another host: two causes.
+    #[test]
+    fn a_place_is_named_beside_other_slow_ranks() {
+        let found = found(&[0, 2, 3], None).unwrap();
+        assert_eq!((found.level, title(&found), &found.beside[..]), (Level::Several, Some("HOST b".into()), &[0][..]));
+        assert_eq!(found.sentence, " Ranks 2–3 are all the ranks of host b; rank 0 is slow beside them.");
     }
 
     #[test]

@@ -61,7 +61,12 @@ fn title(verdict: &Verdict, about: &About<'_>) -> String {
         ranks(&sorted)
     };
     match (verdict.kind, level.map(|level| (level.level, level.place.as_ref()))) {
-        (VerdictKind::Cause, Some((_, Some(place)))) => format!("SLOW {}", place.title()),
+        (VerdictKind::Cause, Some((_, Some(place)))) => {
+            let beside = level.map_or(&[][..], |level| &level.beside);
+            let ranks = if beside.len() == 1 { "RANK" } else { "RANKS" };
+            let beside = if beside.is_empty() { String::new() } else { format!(", {ranks} {}", all(beside)) };
+            format!("SLOW {}{beside}", place.title())
+        }
         (VerdictKind::Cause, Some((trace::Level::Communicator, _))) => {
             format!("SLOW LINK between ranks {}", all(&verdict.causes))
         }
@@ -91,6 +96,12 @@ fn cost(verdict: &Verdict, row: &StragglerRow, rivals: &[&StragglerRow], t: &Thr
     let step = step_ns.map_or("step".into(), |step| format!("{} step", ns(step)));
     // A rank that is late in some steps costs this on average over all of them.
     let each = if row.delayed_steps.is_some() { "of the mean" } else { "of each" };
+    let high_ns = row.step_delay_high_ns.filter(|_| row.step_delay_ns == 0 && row.step_delay_low_ns == Some(0));
+    if let Some(high_ns) = high_ns.filter(|_| verdict.kind == VerdictKind::Undecided) {
+        let doubt = verdict.doubt.as_deref().unwrap_or("the evidence is not certain");
+        let also = also("Also suspected", rivals);
+        return format!("unknown, at most {} {each} {step}; undecided, because {doubt}{also}", ns(high_ns));
+    }
     let mut text = format!("{} {each} {step}{certain}", ns(row.step_delay_ns));
     if verdict.kind == VerdictKind::Undecided {
         let doubt = verdict.doubt.as_deref().unwrap_or("the evidence is not certain");
@@ -195,6 +206,9 @@ fn action(verdict: &Verdict, about: &About<'_>, t: &Thresholds) -> Option<String
     let missing = &about.facts.missing_ranks;
     match (verdict.kind, about.row) {
         (VerdictKind::Cause, _) => Some(of_reason()),
+        (VerdictKind::Undecided, Some(row)) if !missing.is_empty() && row.step_delay_ns == 0 => {
+            Some(format!("record the missing ranks too: {}; {}", ranks(missing), of_reason()))
+        }
         (VerdictKind::Undecided, Some(_)) if few && verdict.within_variation => {
             Some(format!("this may be chance: record at least {} steps", t.min_steps))
         }

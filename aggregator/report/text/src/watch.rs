@@ -62,7 +62,7 @@ fn phase(state: &State) -> String {
         Phase::Waiting(why) => format!("waiting: {why}"),
         Phase::Recording => "recording".into(),
         Phase::Silent(silent) => format!("no new data for {} s", silent.as_secs()),
-        Phase::Ended { clean: true } => "ended".into(),
+        Phase::Ended { clean: true } => state.stopped.as_ref().map_or("ended".into(), |why| format!("ended: {why}")),
         Phase::Ended { clean: false } => "ended without closing its recording".into(),
     }
 }
