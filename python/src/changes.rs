@@ -21,12 +21,12 @@ fn columns() -> Vec<Column> {
         text(
             "group",
             false,
-            "Kind of the row: `step`, `range`, `operator`, `kernel`, `collective`, `bucket`, `category`, `module` or `source`.",
+            "Kind of the row: `step`, `account`, `range`, `operator`, `kernel`, `collective`, `bucket`, `category`, `module` or `source`.",
         ),
         text(
             "name",
             false,
-            "Part of the step, range, operator, kernel, operation, bucket, kind of device work, module or Python function.",
+            "Part of the step or of the account, range, operator, kernel, operation, bucket, kind of device work, module or Python function.",
         ),
         text("shape", true, "Shapes of inputs, blocks of a kernel, bytes of a collective or bucket."),
         text(

@@ -586,7 +586,7 @@ def compare(playwright, arguments, work, out, name, sources, rank):
         sentence = report.page.text_content("#diff-verdict .sentence")
         if name == "native-compared":
             check(report.page.inner_text("#diff-verdict-word").lower() == "slower", f"the verdict of the comparison: {sentence}")
-            check(re.match(rf"rank {rank}: \W?forward\W? ", sentence), f"the verdict does not name rank {rank}'s forward pass: {sentence}")
+            check(re.match(rf"rank {rank} costs .* longer in \W?forward\W? ", sentence), f"the verdict does not name rank {rank}'s forward pass: {sentence}")
         else:
             nothing_was_executed(report)
             text = report.page.text_content("#diff-data")

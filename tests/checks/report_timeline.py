@@ -1,4 +1,4 @@
-"""Uses the timeline of a report as a person does: details, search, steps, touch, keyboard, print. Part of report_check.py."""
+"""Uses the timeline of a report as a person does: details, sums, search, steps, touch, keyboard, print. Part of report_check.py."""
 
 import json
 import random
@@ -57,6 +57,42 @@ def details_work(report, rank, check):
             break
     page.keyboard.press("Enter")
     check("(last)" in pane(report) and "first" in pane(report) and "clock error" in pane(report), f"details of a collective: {pane(report)}")
+    page.keyboard.press("Escape")
+
+
+def rows_of(sums):
+    """The rows of all lanes in the sums of an area."""
+    return sum(int(number.replace("\u202f", "")) for number in re.findall(r"in ([\d\u202f]+) rows?", sums))
+
+
+def areas_work(report, check):
+    """Shift and dragging sum an area, and so does a key for all that is in sight; the details are beside the timeline."""
+    page = report.page
+    canvas = page.locator(CANVAS)
+    canvas.evaluate("(e) => e.scrollIntoView({block: 'center', behavior: 'instant'})")
+    report.drawn()
+    box = canvas.bounding_box()
+    x, y = box["x"] + 70 + 0.2 * (box["width"] - 78), box["y"] + 26
+    page.keyboard.down("Shift")
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 0.3 * (box["width"] - 78), y + 60, steps=5)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    report.drawn()
+    text, title = pane(report), page.inner_text("#bar-title")
+    check(" of rank" in title and re.search(r"in \d+ rows?", text) and "× " in text, f"sums of an area: {title}: {text}")
+    over = report.js("""(s) => {
+        const [a, b] = [document.querySelector(s), document.querySelector('.bar-details')].map((e) => e.getBoundingClientRect());
+        return a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+    }""", CANVAS)
+    check(not over, "the details cover the timeline")
+    part = rows_of(text)
+    page.keyboard.press("Escape")
+    check(not pane(report) and is_focused(report, CANVAS), "Escape does not close the sums")
+    page.keyboard.press("s")
+    whole = rows_of(pane(report))
+    check(whole > part > 0, f"all that is in sight has {whole} rows, a part of it {part}")
     page.keyboard.press("Escape")
 
 
@@ -169,6 +205,7 @@ def printing_works(report, out, check):
 def use_timeline(report, rank, out, check):
     """All of it but touch, which needs a narrow window."""
     details_work(report, rank, check)
+    areas_work(report, check)
     search_works(report, check)
     steps_can_be_chosen(report, check)
     the_table_has_all_ranks(report, check)

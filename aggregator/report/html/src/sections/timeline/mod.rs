@@ -50,6 +50,7 @@ pub(crate) static SECTION: Section = Section {
         script!("timeline_data.js"),
         script!("timeline_pen.js"),
         script!("timeline_details.js"),
+        script!("timeline_area.js"),
         script!("timeline_search.js"),
         script!("timeline.js"),
     ],

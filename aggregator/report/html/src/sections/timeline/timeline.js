@@ -1,5 +1,5 @@
 // The steps of all ranks on canvas. Dragging moves in time; Ctrl and wheel, two fingers, buttons and the keyboard zoom and move; a click or
-// Enter opens the details of a bar.
+// Enter opens the details of a bar; Shift and dragging sum an area.
 import { element, hideTip, legend, redraw, say, select, showTipsOf } from "../../../templates/report/dom.js";
 import { NONE, formatCount, formatNs, shortenEnd } from "../../../templates/report/format.js";
 import { numbers } from "../../../templates/report/axes.js";
@@ -7,6 +7,7 @@ import { groupBy } from "../../../templates/report/rows.js";
 import { DOES, LANES, timelineData, waitsForDevice } from "./timeline_data.js";
 import { drawStep, firstAfter, layout } from "./timeline_pen.js";
 import { detailsOf, detailsPane, tipLines } from "./timeline_details.js";
+import { areaOf, sumsOf } from "./timeline_area.js";
 import { searchField } from "./timeline_search.js";
 
 // Names with at least this share of the time of all ranges are in the legend.
@@ -26,6 +27,7 @@ function timelineOf(page, names, causes) {
   // The bar on which the keyboard is, and the bar of the pane.
   const focus = { row: 0, lane: 0, bar: 0 };
   let marked = null;
+  let area = null;
   let shownWidth = 0;
   let paper = false;
   const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline" });
@@ -36,7 +38,7 @@ function timelineOf(page, names, causes) {
   const table = element("div", {});
   const sizes = () => layout(step.ranks.length, timelines.lanes.length);
   const { pane, open, close } = detailsPane(() => {
-    marked = null;
+    marked = area = null;
     canvas.focus({ preventScroll: true });
     again();
   });
@@ -94,12 +96,38 @@ function timelineOf(page, names, causes) {
     holder.style.setProperty("max-height", (paper ? height : inSight) + "px");
     cut.textContent = paper && rows < step.ranks.length ? `The first ${rows} of ${step.ranks.length} ranks are printed.` : "";
     const shown = drawStep(canvas, { data: timelines, step, lanes: timelines.lanes, sizes: of, view, scroll: paper ? 0 : holder.scrollTop, height, width: shownWidth,
-      guilty, verdictRanks, matches: search.matches(), marked: marked || (document.activeElement === canvas ? focused() : null) });
+      guilty, verdictRanks, area, matches: search.matches(), marked: marked || (document.activeElement === canvas ? focused() : null) });
     Object.assign(canvas.dataset, { bars: shown, from: view.from, to: view.to, step: step.step, ms: (performance.now() - began).toFixed(2) });
   }
 
   const focused = () => step.ranks[focus.row].lanes[timelines.lanes[focus.lane]][focus.bar] || null;
   const timeAt = (x) => view.from + ((x - sizes().left) / (shownWidth - sizes().left - 8)) * (view.to - view.from);
+
+  // The place under the pointer, or the nearest one.
+  function placeAt(event) {
+    const box = canvas.getBoundingClientRect();
+    const of = sizes();
+    const y = event.clientY - box.top - of.top + holder.scrollTop;
+    const clamp = (value, most) => Math.min(Math.max(0, value), most);
+    const row = clamp(Math.floor(y / of.row), step.ranks.length - 1);
+    return { row, place: clamp(Math.floor((y - row * of.row) / of.lane), timelines.lanes.length - 1), time: clamp(timeAt(event.clientX - box.left), step.span) };
+  }
+
+  function selectArea(a, b) {
+    area = areaOf(a, b);
+    again();
+  }
+
+  function sumArea() {
+    marked = null;
+    open(...sumsOf(timelines, step, area));
+    again();
+  }
+
+  function sumInSight() {
+    area = { rows: [0, step.ranks.length - 1], places: null, from: Math.max(0, view.from), to: Math.min(step.span, view.to) };
+    sumArea();
+  }
 
   function found(event) {
     const box = canvas.getBoundingClientRect();
@@ -123,6 +151,7 @@ function timelineOf(page, names, causes) {
   function openDetails(hit) {
     Object.assign(focus, { row: hit.row, lane: hit.place, bar: hit.index });
     marked = hit.bar;
+    area = null;
     open(timelines.title(hit.bar), detailsOf(timelines, step, hit));
     again();
   }
@@ -134,7 +163,7 @@ function timelineOf(page, names, causes) {
       piece: pieceOf(focus.row, (bar.start + bar.end) / 2, 0) });
   }
 
-  pointers({ canvas, found, openDetails, zoom, again, timeAt, limit, view: () => view, width: () => shownWidth - sizes().left - 8 });
+  pointers({ canvas, found, openDetails, placeAt, selectArea, sumArea, zoom, again, timeAt, limit, view: () => view, width: () => shownWidth - sizes().left - 8 });
   showTipsOf(canvas, (event) => {
     const hit = found(event);
     return hit && [...tipLines(timelines, hit), "Click for details"];
@@ -168,7 +197,7 @@ function timelineOf(page, names, causes) {
     const keys = {
       "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), 0: () => zoom(1e6),
       a: () => pan(-0.2), d: () => pan(0.2), Enter: openFocused, " ": openFocused, Escape: close, "/": () => search.focus(),
-      n: () => search.next(1), N: () => search.next(-1),
+      n: () => search.next(1), N: () => search.next(-1), s: sumInSight,
       ArrowLeft: () => go(0, -1), ArrowRight: () => go(0, 1), ArrowUp: () => go(-1, 0), ArrowDown: () => go(1, 0),
       Home: () => go(0, -1e9), End: () => go(0, 1e9), PageUp: () => go(-all, 0), PageDown: () => go(all, 0),
     };
@@ -182,11 +211,11 @@ function timelineOf(page, names, causes) {
     step = timelines.at(Number(number));
     view = { from: -step.span * 0.005, to: step.span * 1.005 };
     Object.assign(focus, { row: 0, lane: 0, bar: 0 });
-    marked = null;
+    marked = area = null;
     pane.hidden = true;
     readout.textContent = "";
     canvas.setAttribute("aria-label", `Step ${step.step} of ${step.ranks.length} ranks. Plus and minus zoom, A and D move in time, 0 shows all; arrow keys go from bar to bar, `
-      + "Page Up and Page Down from rank to rank, Enter opens details, slash goes to the search.");
+      + "Page Up and Page Down from rank to rank, Enter opens details, S sums what is in sight, slash goes to the search.");
     table.replaceChildren(asTable(timelines, step));
     search.again();
     again();
@@ -198,28 +227,29 @@ function timelineOf(page, names, causes) {
   });
   show(step.step);
   const steps = timelines.steps.map((n) => [n, String(n) + (n === timelines.typical ? " (median)" : "")]);
-  return element("div", {}, [controls(timelines.steps.length > 1 ? select("Step", steps, step.step, show) : null, { zoom, pan }, search.box),
-    ...legendOf(timelines, step, causes), holder, cut, readout, pane, table]);
+  return element("div", {}, [controls(timelines.steps.length > 1 ? select("Step", steps, step.step, show) : null, { zoom, pan, sumInSight }, search.box),
+    ...legendOf(timelines, step, causes), element("div", { class: "beside" }, [element("div", {}, [holder, cut, readout]), pane]), table]);
 }
 
-function controls(steps, { zoom, pan }, search) {
+function controls(steps, { zoom, pan, sumInSight }, search) {
   const button = (text, title, act) => element("button", { type: "button", title, "aria-label": title, onclick: act }, text);
   return element("div", { class: "controls" }, [
     steps,
     element("span", { class: "choice" }, [button("+", "Zoom in", () => zoom(0.6)), button("−", "Zoom out", () => zoom(1 / 0.6)),
-      button("◀", "Earlier", () => pan(-0.3)), button("▶", "Later", () => pan(0.3)), button("All", "Whole step", () => zoom(1e6))]),
+      button("◀", "Earlier", () => pan(-0.3)), button("▶", "Later", () => pan(0.3)), button("All", "Whole step", () => zoom(1e6)),
+      button("Σ", "Sum what is in sight", sumInSight)]),
     search,
-    element("span", { class: "hint for-mouse" }, "Click for details, drag to move, Ctrl and wheel to zoom."),
+    element("span", { class: "hint for-mouse" }, "Click for details, drag to move, Shift and drag to sum an area, Ctrl and wheel to zoom."),
   ]);
 }
 
 // Wires mouse and fingers. One finger scrolls the page; sideways it moves in time. Two fingers zoom.
-function pointers({ canvas, found, openDetails, zoom, again, timeAt, limit, view, width }) {
+function pointers({ canvas, found, openDetails, placeAt, selectArea, sumArea, zoom, again, timeAt, limit, view, width }) {
   let drag = null;
   let pinch = null;
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button) return;
-    drag = { x: event.clientX, y: event.clientY, from: view().from, to: view().to, moved: false };
+    drag = { x: event.clientX, y: event.clientY, from: view().from, to: view().to, moved: false, corner: event.shiftKey ? placeAt(event) : null };
     if (event.pointerType !== "touch") canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointercancel", () => { drag = null; });
@@ -227,6 +257,10 @@ function pointers({ canvas, found, openDetails, zoom, again, timeAt, limit, view
     if (!drag || pinch) return;
     drag.moved = drag.moved || Math.abs(event.clientX - drag.x) + Math.abs(event.clientY - drag.y) > CLICK;
     if (!drag.moved) return;
+    if (drag.corner) {
+      selectArea(drag.corner, placeAt(event));
+      return;
+    }
     const move = ((event.clientX - drag.x) / width()) * (drag.to - drag.from);
     Object.assign(view(), { from: drag.from - move, to: drag.to - move });
     limit();
@@ -243,6 +277,7 @@ function pointers({ canvas, found, openDetails, zoom, again, timeAt, limit, view
   // A mouse's click follows its release at once, and must know whether it ends a drag.
   canvas.addEventListener("pointerup", () => {
     const ended = drag;
+    if (ended && ended.corner && ended.moved) sumArea();
     setTimeout(() => { if (drag === ended) drag = null; });
   });
   canvas.addEventListener("wheel", (event) => {

@@ -43,8 +43,8 @@ export function firstAfter(bars, time) {
   return low;
 }
 
-// Draws. `show`: { data, step, lanes, sizes, view, scroll, height, width, guilty, verdictRanks, matches, marked }. `matches` is a set of bars or
-// null, `marked` a bar or null. Returns the number of bars in sight.
+// Draws. `show`: { data, step, lanes, sizes, view, scroll, height, width, guilty, verdictRanks, matches, marked, area }. `matches` is a set of bars
+// or null, `marked` a bar or null, `area` what is summed or null. Returns the number of bars in sight.
 export function drawStep(canvas, show) {
   const { step, sizes, view, width, height, scroll } = show;
   const ratio = devicePixelRatio || 1;
@@ -73,6 +73,7 @@ export function drawStep(canvas, show) {
   pen.clip();
   for (let row = from; row < to; row++) shown += drawRow(context, row);
   drawPath(context);
+  drawArea(context);
   pen.restore();
   // The axis stays in sight while the ranks scroll under it.
   pen.clearRect(0, sizes.top, sizes.left - 4, height);
@@ -176,6 +177,18 @@ function drawPath({ pen, paint, px, rowTop, step, sizes, lanes, width }) {
   }
   pen.setLineDash([]);
   pen.lineWidth = 1;
+}
+
+function drawArea({ pen, paint, px, rowTop, sizes, lanes, area }) {
+  if (!area) return;
+  const [first, last] = area.places || [0, lanes.length - 1];
+  const [x, y] = [Math.max(sizes.left, px(area.from)), rowTop(area.rows[0]) + first * sizes.lane];
+  const height = rowTop(area.rows[1]) + (last + 1) * sizes.lane - y;
+  pen.fillStyle = pen.strokeStyle = paint.focus;
+  pen.globalAlpha = 0.12;
+  pen.fillRect(x, y, px(area.to) - x, height);
+  pen.globalAlpha = 1;
+  pen.strokeRect(x, y, px(area.to) - x, height);
 }
 
 function label({ pen, paint, rowTop, step, sizes, lanes, verdictRanks }, row) {
