@@ -7,13 +7,13 @@
 //!                          0 to 100 %, an interval is not inverted
 //!   no contradiction       no two shown claims exclude each other or explain the same time, and the verdict yields to nothing
 //!   evidence               the rows that a claim names are in its table
-//!   sums                   the parts of a step are its length
+//!   sums                   the parts of a step are its length; what hosts do while a device idles is no longer than that
 //!   ingest                 a run that was made of traces has the tables of the traces, row for row, file names aside
 //! ```
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -82,6 +82,7 @@ impl Checked {
             findings_without_claim(analysis),
             missing_evidence(analysis, &tables),
             analysis.tables.step_breakdown.iter().filter_map(sums).collect(),
+            causes_beyond_idle_time(analysis),
             impossible_numbers(&tables),
         ];
         self.broken.extend(laws.concat().into_iter().map(|broken| format!("{name}: {broken}")));
@@ -189,6 +190,29 @@ fn sums(row: &StepBreakdownRow) -> Option<String> {
     let known = row.overhead_ns >= 0 && row.unknown_ns >= 0 && row.overhead_ns + row.unknown_ns <= row.idle_ns;
     let waits = row.exposed_wait_ns.is_none_or(|wait| (0..=row.exposed_comm_ns).contains(&wait));
     (!(is_whole && known && waits)).then(|| format!("the parts are not the step: {row:?}"))
+}
+
+/// Ranks with one device on which the hosts' rows have more idle time than the device has.
+fn causes_beyond_idle_time(analysis: &Analysis) -> Vec<String> {
+    let mut idle_ns: BTreeMap<i32, BTreeMap<i64, i64>> = BTreeMap::new();
+    for row in analysis.tables.step_breakdown.iter().filter(|row| row.step.is_some_and(|step| step >= 0)) {
+        if let Some(device) = row.device_id {
+            let of_device = idle_ns.entry(row.rank).or_default().entry(device).or_default();
+            *of_device = of_device.saturating_add(row.idle_ns - row.overhead_ns - row.unknown_ns);
+        }
+    }
+    let mut caused_ns: BTreeMap<i32, i64> = BTreeMap::new();
+    for row in &analysis.tables.idle_causes {
+        let of_rank = caused_ns.entry(row.rank).or_default();
+        *of_rank = of_rank.saturating_add(row.idle_ns).saturating_add(row.graph_ns);
+    }
+    let is_beyond = |rank: &i32, caused_ns: i64| {
+        let devices = idle_ns.get(rank).filter(|devices| devices.len() == 1)?;
+        let idle_ns = *devices.values().next()?;
+        (caused_ns > idle_ns)
+            .then(|| format!("rank {rank} idles for {}, its hosts' rows say {}", ns(idle_ns), ns(caused_ns)))
+    };
+    caused_ns.iter().filter_map(|(rank, ns)| is_beyond(rank, *ns)).collect()
 }
 
 /// Shares beyond 0 to 100 %, and inverted intervals.

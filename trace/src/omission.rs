@@ -65,7 +65,7 @@ pub fn worst_omission(omissions: &[OmissionRow]) -> Option<OmissionKind> {
     omissions.iter().map(|omission| omission.kind.known().unwrap_or(OmissionKind::Lost)).min()
 }
 
-/// Why all of so many ranks were stopped before their end, if signals stopped them: a job that was cancelled does not hang.
+/// Why all of so many ranks were stopped before their end, if signals stopped them: a job that was cancelled need not hang.
 pub fn cancelled(omissions: &[OmissionRow], ranks: usize) -> Option<&str> {
     let stopped = || omissions.iter().filter(|row| &*row.what == REST_OF_PROGRAM && row.why.contains("signal "));
     let of: std::collections::BTreeSet<Option<i32>> = stopped().map(|row| row.rank).collect();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
-use trace::{LostPart, OmissionRow, Op, StragglerRow, Text, Verdict, Word, name_rules};
+use trace::{LostPart, LostTimeRow, OmissionRow, Op, StragglerRow, Text, Verdict, Word, name_rules};
 
 use crate::cuts;
 pub(crate) use crate::key::WALL;
@@ -172,51 +172,48 @@ fn breakdowns(profiles: &mut [RankProfile], analysis: &Analysis) {
 /// Fills the parts of the account of lost time, the same for each rank, and what each rank costs.
 fn account(profiles: &mut [RankProfile], analysis: &Analysis) {
     let rows = &analysis.tables.lost_time;
-    let has_account: BTreeSet<i32> = rows.iter().map(|row| row.step).collect();
+    let steps: BTreeSet<i32> = rows.iter().map(|row| row.step).collect();
+    let mut of_ranks: BTreeMap<i32, Vec<&LostTimeRow>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.part == LostPart::Line) {
+        row.rank.into_iter().for_each(|rank| of_ranks.entry(rank).or_default().push(row));
+    }
+    let judged: BTreeMap<i32, &StragglerRow> = analysis.tables.stragglers.iter().map(|row| (row.rank, row)).collect();
     for profile in profiles.iter_mut() {
-        has_account.iter().for_each(|step| profile.add(Key::cost(), *step, Some(0)));
-        for row in rows {
-            match row.rank.filter(|_| row.part == LostPart::Line) {
-                Some(rank) if rank == profile.rank => profile.add(Key::cost(), row.step, Some(row.ns)),
-                Some(_) => {}
-                None => profile.add(Key::new(Group::Account, &row.part.text(), Measure::Total), row.step, Some(row.ns)),
-            }
+        steps.iter().for_each(|step| profile.add(Key::cost(), *step, Some(0)));
+        for row in rows.iter().filter(|row| row.part != LostPart::Line) {
+            profile.add(Key::new(Group::Account, &row.part.text(), Measure::Total), row.step, Some(row.ns));
         }
-        let row =
-            analysis.tables.stragglers.iter().find(|row| row.rank == profile.rank && row.verdict == Verdict::Cause);
+        let lines = of_ranks.remove(&profile.rank).unwrap_or_default();
+        lines.iter().for_each(|row| profile.add(Key::cost(), row.step, Some(row.ns)));
+        let row = judged.get(&profile.rank).copied();
+        profile.cost_ns = cost(row, &lines, (steps.len(), analysis.verdict.step_ns.unwrap_or(0)));
         let is_first = analysis.verdict.rank == Some(profile.rank);
         let location = || analysis.verdict.location.clone().filter(|_| is_first);
         let range = |row: &StragglerRow| row.evidence_range.as_ref().map(|range| format!("its time goes to `{range}`"));
-        profile.cost_ns = cost(analysis, profile.rank);
-        profile.cause = row.map(|row| location().or_else(|| range(row)).unwrap_or_default());
+        let cause = row.filter(|row| row.verdict == Verdict::Cause);
+        profile.cause = cause.map(|row| location().or_else(|| range(row)).unwrap_or_default());
     }
 }
 
 /// What a rank costs, and the standard error of that by its 95 % interval. Of a rank that is late in some steps, only these vary: the
 /// interval also holds that others might have been late. A rank that the verdict does not suspect may cost up to what it does not name.
-fn cost(analysis: &Analysis, rank: i32) -> (f64, f64) {
+fn cost(row: Option<&StragglerRow>, lines: &[&LostTimeRow], (steps, step_ns): (usize, i64)) -> (f64, f64) {
     const Z: f64 = 1.96;
     /// The standard deviation of a uniform cost below 2 % of a step, as a share of a step.
     const UNNAMED: f64 = 0.02 / 3.464;
     /// By how much a replay misses a cost.
     const OF_REPLAY: f64 = 0.08;
-    let row = analysis.tables.stragglers.iter().find(|row| row.rank == rank);
-    let Some((row, width_ns)) = row.and_then(|row| Some((row, row.step_delay_high_ns? - row.step_delay_low_ns?)))
-    else {
-        return (0.0, UNNAMED * analysis.verdict.step_ns.unwrap_or(0) as f64);
-    };
+    let known = row.and_then(|row| Some((row, row.step_delay_high_ns? - row.step_delay_low_ns?)));
+    let Some((row, width_ns)) = known else { return (0.0, UNNAMED * step_ns as f64) };
     let (cost_ns, error_ns) = (row.step_delay_ns as f64, width_ns as f64 / 2.0 / Z);
-    let rows = &analysis.tables.lost_time;
-    let steps = rows.iter().map(|row| row.step).collect::<BTreeSet<i32>>().len() as f64;
-    let of_rank = rows.iter().filter(|row| row.part == LostPart::Line && row.rank == Some(rank) && row.ns > 0);
-    let late: Vec<f64> = of_rank.map(|row| row.ns as f64).collect();
+    let late: Vec<f64> = lines.iter().filter(|row| row.ns > 0).map(|row| row.ns as f64).collect();
     let n = late.len() as f64;
-    if row.delayed_steps.is_none() || n < 2.0 {
+    if row.delayed_steps.is_none() || late.len() < 2 {
         return (cost_ns, error_ns);
     }
     let mean_ns = late.iter().sum::<f64>() / n;
     let variance = late.iter().map(|ns| (ns - mean_ns).powi(2)).sum::<f64>() / (n - 1.0);
-    (cost_ns, error_ns.min((variance / n).sqrt() * n / steps + OF_REPLAY * cost_ns / Z))
+    (cost_ns, error_ns.min((variance / n).sqrt() * n / steps.max(1) as f64 + OF_REPLAY * cost_ns / Z))
 }
 
 /// The position of each rank.

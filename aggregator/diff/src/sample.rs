@@ -154,7 +154,7 @@ impl<'a> Sample<'a> {
         Some(Estimates { all, ranks })
     }
 
-    /// Where the time of a rank goes that the account of this run names; `None` if it names it not.
+    /// Where the time of a rank goes that the account of this run names; `None` if it does not name it.
     pub(super) fn cause(&self, rank: i32) -> Option<&'a str> {
         self.run.ranks.iter().find(|profile| profile.rank == rank)?.cause.as_deref()
     }

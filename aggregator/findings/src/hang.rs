@@ -47,10 +47,6 @@ fn hang(analysis: &Analysis) -> Option<Found> {
         evidence.push_str(&format!("; {} not read, or only in part", plural(row.unknown as usize, "rank")));
     }
     let (severity, suggestion) = match (missing.is_empty(), row.unknown) {
-        _ if cancelled.is_some() => (
-            Severity::Info,
-            "this is normal for a job that was cancelled; if it hung before, look at what the ranks that are missing did instead",
-        ),
         (true, _) if !cut.is_empty() => (
             Severity::Info,
             "this is normal for a job that was stopped; if it hung before, look for a link or a device that stopped",
@@ -91,14 +87,11 @@ pub fn unfinished_in_words(row: &UnfinishedRow) -> String {
     }
 }
 
-/// Makes a collective from which ranks are missing the headline, if it [precedes](Stuck::precedes) the verdict and the job was not cancelled. How fast the
+/// Makes a collective from which ranks are missing the headline, if it [precedes](Stuck::precedes) the verdict. How fast the
 /// steps before it were is the lesser question.
 pub fn take_headline(analysis: &mut Analysis, min_steps: usize) {
     let verdict = &analysis.verdict;
     let was_cut = !analysis.facts.recording_was_cut.is_empty();
-    if trace::cancelled(&analysis.tables.omissions, analysis.facts.ranks.len()).is_some() {
-        return;
-    }
     let stuck = Stuck::of(&analysis.tables.unfinished_collectives);
     let Some(stuck) = stuck.filter(|stuck| stuck.precedes(verdict, was_cut, min_steps)) else { return };
     let missing = stuck.missing.to_vec();
@@ -182,22 +175,19 @@ mod tests {
         assert_eq!(hung(by_chance, &[0]).verdict.title, "HUNG OR STOPPED: rank 2");
     }
 
-    /// Signals stopped all ranks, as a scheduler or Ctrl-C do: the verdict on the steps before stays, and the finding is no alarm.
+    /// Signals stopped all ranks, as a scheduler or Ctrl-C do: it may have hung before.
     #[test]
-    fn a_job_that_was_cancelled_did_not_hang() {
+    fn a_job_that_was_cancelled_is_said_to_be() {
         let mut analysis = hung(Verdict::default(), &[0, 1, 2]);
         analysis.facts.ranks = vec![0, 1, 2];
         let why = "the training stopped in step 6: signal 15 (SIGTERM) stopped this process";
         let of_rank = |rank: i32| trace::OmissionRow::left_out(trace::REST_OF_PROGRAM, why).rank(rank);
         analysis.tables.omissions = (0..3).map(of_rank).collect();
-        analysis.verdict = Verdict { kind: VerdictKind::Balanced, title: "BALANCED".into(), ..Verdict::default() };
-        let found = hang(&analysis).unwrap();
-        assert!(found.row.severity == Severity::Info, "{found:?}");
+        let title = hang(&analysis).unwrap().row.title;
         assert!(
-            found.row.title.starts_with("the job was cancelled (signal 15 (SIGTERM) stopped this process); "),
-            "{found:?}"
+            title.starts_with("the job was cancelled (signal 15 (SIGTERM) stopped this process); rank 2"),
+            "{title}"
         );
-        take_headline(&mut analysis, 3);
-        assert_eq!(analysis.verdict.title, "BALANCED");
+        assert_eq!(analysis.verdict.title, "HUNG OR STOPPED: rank 2");
     }
 }

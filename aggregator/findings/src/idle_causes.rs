@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::name_rules::{is_data_loading, is_input};
 use trace::{IdleCauseRow, Kind, Severity, Verdict};
 
-use crate::finding::{Found, finding, saving, share, short_name, step_rows};
+use crate::finding::{Found, finding, place as place_of, saving, share, short_name, step_rows};
 use crate::registry::Context;
 use model::claim::{Advice, Claim, Part, Quantity, Relation, Value};
 use model::units::{ns, plural};
@@ -77,7 +77,7 @@ fn worst<'a>(context: &Context<'a>, idle_ns: fn(&IdleCauseRow) -> i64) -> Option
     let of_rank = |(rank, mut rows): (i32, Vec<(&'a IdleCauseRow, i64)>)| {
         let (wall_ns, steps) = walls.get(&rank)?;
         let (steps, wall_ns) = (steps.len().max(1) as i64, wall_ns / devices(rank));
-        let sum_ns: i64 = rows.iter().map(|(_, ns)| ns).sum();
+        let sum_ns = sum(&rows);
         rows.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
         let stalls = rows.iter().map(|(row, _)| row.stalls).sum();
         let worst =
@@ -88,6 +88,10 @@ fn worst<'a>(context: &Context<'a>, idle_ns: fn(&IdleCauseRow) -> i64) -> Option
     let on = all.len();
     let worst = all.into_iter().rev().max_by(|a, b| share(&(a.ns, a.step_ns)).total_cmp(&share(&(b.ns, b.step_ns))))?;
     Some(Worst { on, ..worst })
+}
+
+fn sum(rows: &[(&IdleCauseRow, i64)]) -> i64 {
+    rows.iter().fold(0, |sum, (_, ns)| sum.saturating_add(*ns))
 }
 
 impl Worst<'_> {
@@ -101,7 +105,7 @@ impl Worst<'_> {
         for (row, ns) in &self.rows {
             // The rows of a place come with the longest first.
             match sums.iter_mut().find(|(known, _)| place(known) == place(row)) {
-                Some((_, sum_ns)) => *sum_ns += ns,
+                Some((_, sum_ns)) => *sum_ns = sum_ns.saturating_add(*ns),
                 None => sums.push((row, *ns)),
             }
         }
@@ -181,7 +185,7 @@ fn code(context: &Context<'_>) -> Option<Found> {
     let worst = worst(context, |row| if is_call(row) { 0 } else { row.stalled_ns })?;
     let (rows, of_rank) = (worst.rows.iter().filter(|(row, _)| is_code(row)), worst.rank);
     let rows: Vec<(&IdleCauseRow, i64)> = rows.copied().collect();
-    let sum_ns: i64 = rows.iter().map(|(_, ns)| ns).sum();
+    let sum_ns = sum(&rows);
     let worst = Worst { ns: sum_ns / worst.steps, rows, ..worst };
     if share(&(worst.ns, worst.step_ns)) < LEAST_PCT {
         return None;
@@ -216,12 +220,12 @@ fn graphs(context: &Context<'_>) -> Option<Found> {
     let (key, device) =
         context.devices.iter().filter(|(key, _)| key.0 == worst.rank).max_by_key(|(_, time)| time.own_idle_ns())?;
     let idle_ns = device.own_idle_ns();
-    if 2 * worst.ns < idle_ns {
+    if worst.ns < idle_ns / 2 {
         return None;
     }
     let title = format!(
         "{} has no rows for {} of a {} step after the launch of a CUDA graph: it may work or idle then{}",
-        crate::finding::place(key.0, Some(key.1)),
+        place_of(key.0, Some(key.1)),
         ns(worst.ns),
         ns(worst.step_ns),
         worst.on_ranks()

@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// The places of one kind all of whose ranks these are, several each, and the ranks that are left: where two causes meet. The kind
-    /// with the fewest ranks left is taken.
+    /// with the fewest ranks left is taken. `ranks` ascend.
     pub(super) fn of_most(ranks: &[i32], identities: &[RankIdentity]) -> Option<(Self, Vec<i32>)> {
         let of_kind = |(level, kind): (Level, &str)| {
             let mut members: BTreeMap<&String, Vec<i32>> = BTreeMap::new();
@@ -104,11 +104,13 @@ impl Place {
                     members.entry(name).or_default().push(identity.rank);
                 }
             }
-            let are_slow = |(_, of): &(&String, Vec<i32>)| of.len() > 1 && of.iter().all(|rank| ranks.contains(rank));
+            let is_slow = |rank: &i32| ranks.binary_search(rank).is_ok();
+            let are_slow = |(_, of): &(&String, Vec<i32>)| of.len() > 1 && of.iter().all(is_slow);
             let mut slow: Vec<(&String, Vec<i32>)> = members.into_iter().filter(are_slow).collect();
             slow.sort_by_key(|(_, of)| of[0]);
-            let left = ranks.iter().copied().filter(|rank| !slow.iter().any(|(_, of)| of.contains(rank)));
-            let (left, names): (Vec<i32>, _) = (left.collect(), slow.iter().map(|(name, _)| (*name).clone()).collect());
+            let named: BTreeSet<i32> = slow.iter().flat_map(|(_, of)| of.iter().copied()).collect();
+            let left: Vec<i32> = ranks.iter().copied().filter(|rank| !named.contains(rank)).collect();
+            let names = slow.iter().map(|(name, _)| (*name).clone()).collect();
             (!slow.is_empty() && !left.is_empty()).then(|| (Self { level, kind: kind.into(), names }, left))
         };
         let kinds: BTreeSet<&String> = identities.iter().flat_map(|identity| identity.places.keys()).collect();

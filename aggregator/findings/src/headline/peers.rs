@@ -1,6 +1,6 @@
 //! Ranks whose own work takes longer, and whose communicators lack ranks that were not recorded: what they cost is unknown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{StandsOn, Verdict as RankVerdict, Word};
 
@@ -11,10 +11,11 @@ use model::units::{ns, ranks_named};
 
 /// Such ranks are suspects: a collective without all of its ranks does not show who waited for whom, so the account has no cost for them.
 pub fn take_missing_peers(tables: &mut Tables, facts: &Facts, t: &Thresholds) {
+    let all_missing: BTreeSet<i32> = facts.missing_ranks.iter().copied().collect();
     let mut missing_of: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for communicator in tables.communicators.iter().filter(|row| row.incomplete > 0) {
         let ranks = communicator.ranks.as_deref().unwrap_or_default();
-        let missing: Vec<i32> = ranks.iter().copied().filter(|rank| facts.missing_ranks.contains(rank)).collect();
+        let missing: Vec<i32> = ranks.iter().copied().filter(|rank| all_missing.contains(rank)).collect();
         for rank in ranks.iter().filter(|_| !missing.is_empty() && missing.len() < ranks.len()) {
             // Of several communicators, the one with the fewest missing ranks says the most.
             let known = missing_of.entry(*rank).or_insert_with(|| missing.clone());

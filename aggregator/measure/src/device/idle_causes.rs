@@ -63,15 +63,18 @@ pub(super) fn idle_causes(view: &View<'_>, busy: Option<&Coverage>, outermost: &
         });
         let place = places.entry(key).or_default();
         place.calls += i64::from(row.is_some());
-        place.idle_ns += of_row.idle_ns;
-        place.graph_ns += of_row.graph_ns;
+        place.idle_ns = place.idle_ns.saturating_add(of_row.idle_ns);
+        place.graph_ns = place.graph_ns.saturating_add(of_row.graph_ns);
         place.max_ns = place.max_ns.max(of_row.idle_ns);
-        match row.filter(|row| is_call(events.kind[*row])) {
-            None => (place.stalled_ns, place.stalls) = (place.stalled_ns + of_row.long_ns, place.stalls + of_row.long),
-            Some(row) if !known.is_stalled(events.name[row], of_row.idle_ns) => {}
-            Some(row) if known.is_first(events, row) => place.first_ns += of_row.idle_ns,
-            Some(_) => (place.stalled_ns, place.stalls) = (place.stalled_ns + of_row.idle_ns, place.stalls + 1),
-        }
+        let (stalled_ns, stalls, first_ns) = match row.filter(|row| is_call(events.kind[*row])) {
+            None => (of_row.long_ns, of_row.long, 0),
+            Some(row) if !known.is_stalled(events.name[row], of_row.idle_ns) => (0, 0, 0),
+            Some(row) if known.is_first(events, row) => (0, 0, of_row.idle_ns),
+            Some(_) => (of_row.idle_ns, 1, 0),
+        };
+        place.stalled_ns = place.stalled_ns.saturating_add(stalled_ns);
+        place.stalls += stalls;
+        place.first_ns = place.first_ns.saturating_add(first_ns);
     }
     let text = |id: Option<u32>| -> Option<Text> { id.map(|id| data.names[id as usize].clone()) };
     let rank = data.outline.info.rank;
@@ -151,15 +154,16 @@ fn idle_of_rows(view: &View<'_>, busy: &Coverage, steps: &[bool]) -> BTreeMap<Op
     }
     let mut of_rows: BTreeMap<Option<usize>, OfRow> = BTreeMap::new();
     for (row, graph_ns) in of_graphs {
-        of_rows.entry(Some(row)).or_default().graph_ns += graph_ns;
+        let of_row = of_rows.entry(Some(row)).or_default();
+        of_row.graph_ns = of_row.graph_ns.saturating_add(graph_ns);
     }
     let mut of_main = gaps.remove(&main).unwrap_or_default();
     let mut add = |row: Option<u32>, piece: Interval| {
         let row = row.map(|row| row as usize).filter(|row| !steps[events.name[*row] as usize]);
         let of_row = of_rows.entry(row).or_default();
-        of_row.idle_ns += piece.len_ns();
+        of_row.idle_ns = of_row.idle_ns.saturating_add(piece.len_ns());
         if piece.len_ns() >= LEAST_STALL_NS {
-            (of_row.long_ns, of_row.long) = (of_row.long_ns + piece.len_ns(), of_row.long + 1);
+            (of_row.long_ns, of_row.long) = (of_row.long_ns.saturating_add(piece.len_ns()), of_row.long + 1);
         }
     };
     for (thread, gaps) in &gaps {
@@ -215,7 +219,7 @@ impl Gaps {
                     let of_host = Interval::new(gap.start_ns, until_ns.min(gap.end_ns));
                     all.of_threads.entry(thread).or_default().push(of_host);
                 }
-                let of_graph_ns = gap.end_ns - until_ns.max(gap.start_ns);
+                let of_graph_ns = gap.end_ns.saturating_sub(until_ns.max(gap.start_ns));
                 let launch = next.and_then(|(_, launch)| *launch);
                 let of_graph = launch.filter(|row| launches_graph(&names[events.name[*row] as usize]));
                 all.of_graphs.extend(of_graph.filter(|_| of_graph_ns > 0).map(|row| (row, of_graph_ns)));

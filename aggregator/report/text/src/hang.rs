@@ -90,11 +90,13 @@ fn named(ranks: &[i32]) -> String {
 pub(crate) fn headline(hang: &Hang) -> String {
     let read = plural(hang.ranks_read, "rank");
     if let Some(why) = trace::cancelled(&hang.omissions, hang.ranks_read) {
-        let then = match hang.culprits.is_empty() {
-            true => String::new(),
-            false => format!(" {} were behind the others then.", capital(&named(&hang.culprits))),
-        };
-        return format!("The job was cancelled ({why}), so nothing shows that it hung.{then}");
+        if hang.culprits.is_empty() {
+            return format!("The job was cancelled ({why}), and no rank was behind the others then.");
+        }
+        let behind = named(&hang.culprits);
+        return format!(
+            "The job was cancelled ({why}). If it hung before, {behind} held it up; else they were behind the others then."
+        );
     }
     if !hang.culprits.is_empty() {
         let verb = if hang.culprits.len() == 1 { "holds" } else { "hold" };
