@@ -67,7 +67,8 @@ impl Estimate {
         })
     }
 
-    /// What a rank costs by the account of its run. Other ranks in the same steps show that, so runs add no variation.
+    /// The cost of a rank, and its standard error, by the account of its run. The account compares ranks of the same steps, so the variation
+    /// between runs is not added.
     pub(crate) fn of_cost((cost_ns, error_ns): (f64, f64)) -> Self {
         Self { location_ns: cost_ns, level_ns: cost_ns, sigma_ns: 0.0, within_ns: error_ns }
     }

@@ -256,7 +256,7 @@ enum Family {
     Cuts,
     /// The parts of the account of lost time.
     Account,
-    /// What the ranks cost that a verdict names.
+    /// Costs of the ranks that a verdict names.
     Costs,
     /// The step of unlike runs: the one question that is asked of them.
     Step,

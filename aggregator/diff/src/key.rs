@@ -59,7 +59,7 @@ impl Group {
 
 /// The name of the step's length among the parts of the step.
 pub(crate) const WALL: &str = "wall";
-/// The name of what a rank costs by the account of lost time.
+/// The name of the cost of a rank.
 pub(crate) const COST: &str = "cost";
 
 /// The measured quantity, summed over a step.
@@ -133,12 +133,12 @@ impl Key {
         self.group == Group::Step && &*self.name == WALL
     }
 
-    /// What a rank costs the job, by the account of lost time.
+    /// The cost of a rank by the account of lost time.
     pub(crate) fn cost() -> Self {
         Self::new(Group::Account, COST, Measure::Total)
     }
 
-    /// Whether this is what a rank costs.
+    /// Whether this is the cost of a rank.
     pub(crate) fn is_rank_cost(&self) -> bool {
         self.group == Group::Account && &*self.name == COST
     }
@@ -175,7 +175,7 @@ pub struct RankProfile {
     pub(crate) calls: BTreeMap<(Group, Text), f64>,
     /// Where its time goes, if the verdict names it as a cause.
     pub(crate) cause: Option<String>,
-    /// What it costs by the account, and the standard error of that.
+    /// Its cost by the account, and the standard error of the cost.
     pub(crate) cost_ns: (f64, f64),
     /// Hashes of the shapes of the operators that launched a kernel, where they are recorded.
     pub(crate) inputs: BTreeMap<Key, BTreeSet<u64>>,

@@ -195,8 +195,9 @@ fn account(profiles: &mut [RankProfile], analysis: &Analysis) {
     }
 }
 
-/// What a rank costs, and the standard error of that by its 95 % interval. Of a rank that is late in some steps, only these vary: the
-/// interval also holds that others might have been late. A rank that the verdict does not suspect may cost up to what it does not name.
+/// The cost of a rank and its standard error. The error follows from the 95 % interval of the account. That interval also holds which steps
+/// were late, so a rank that is late in some steps has the error of these steps, if that is smaller. A rank that the verdict does not suspect
+/// costs between 0 and 2 % of a step.
 fn cost(row: Option<&StragglerRow>, lines: &[&LostTimeRow], (steps, step_ns): (usize, i64)) -> (f64, f64) {
     const Z: f64 = 1.96;
     /// The standard deviation of a uniform cost below 2 % of a step, as a share of a step.

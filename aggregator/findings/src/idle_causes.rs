@@ -1,4 +1,5 @@
-//! What a host does while its devices idle: first calls, stalls, and code of its own; and graphs whose work has no rows.
+//! Why devices idle: their host makes first calls, stalls, or runs code of its own. Some idle time is unknown: the work of a graph may have
+//! no rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,19 +178,7 @@ fn stalls(context: &Context<'_>) -> Option<Found> {
 
 fn code(context: &Context<'_>) -> Option<Found> {
     // Other findings name the input.
-    let loads = |row: &IdleCauseRow| {
-        let names = [&row.name, &row.annotation];
-        names.into_iter().flatten().any(|name| is_input(name) || is_data_loading(name))
-    };
-    let is_code = |row: &IdleCauseRow| !is_call(row) && !loads(row);
-    let worst = worst(context, |row| if is_call(row) { 0 } else { row.stalled_ns })?;
-    let (rows, of_rank) = (worst.rows.iter().filter(|(row, _)| is_code(row)), worst.rank);
-    let rows: Vec<(&IdleCauseRow, i64)> = rows.copied().collect();
-    let sum_ns = sum(&rows);
-    let worst = Worst { ns: sum_ns / worst.steps, rows, ..worst };
-    if share(&(worst.ns, worst.step_ns)) < LEAST_PCT {
-        return None;
-    }
+    let worst = worst(context, |row| if is_call(row) || loads_input(row) { 0 } else { row.stalled_ns })?;
     let title = format!(
         "the device of rank {} idles for {} of a {} step while its host runs code outside of operators: {}{}",
         worst.rank,
@@ -199,7 +188,7 @@ fn code(context: &Context<'_>) -> Option<Found> {
         worst.on_ranks()
     );
     let of_kind = |kind: Kind| {
-        let mut rows = context.analysis.tables.idle_causes.iter().filter(|row| row.rank == of_rank);
+        let mut rows = context.analysis.tables.idle_causes.iter().filter(|row| row.rank == worst.rank);
         rows.any(|row| is_of(row, kind))
     };
     let suggestion = match (of_kind(Kind::PythonFunction), of_kind(Kind::CpuOp)) {
@@ -235,6 +224,11 @@ fn graphs(context: &Context<'_>) -> Option<Found> {
     let claim = Claim::new(Quantity::Unknown, Relation::Exceeds, "idle_causes").of(worst.rank, Some(key.1));
     let claim = claim.value(Value::Ns(worst.ns)).explains(Part::Idle, worst.ns).advises(Advice::RecordMore);
     Some(finding(claim, Severity::Warning, title, worst.evidence("graph_ns"), suggestion))
+}
+
+/// Whether a row is in a range that loads input, or is one.
+fn loads_input(row: &IdleCauseRow) -> bool {
+    [&row.name, &row.annotation].into_iter().flatten().any(|name| is_input(name) || is_data_loading(name))
 }
 
 fn is_of(row: &IdleCauseRow, kind: Kind) -> bool {

@@ -1,4 +1,4 @@
-//! What the host does while the devices of its rank idle.
+//! The rows of the host that are open while the devices of its rank idle.
 //!
 //! ```text
 //!  device   ####..................####.........####
@@ -97,7 +97,7 @@ fn is_call(kind: Kind) -> bool {
     matches!(kind, Kind::CpuOp | Kind::Runtime | Kind::Driver)
 }
 
-/// The names of which some row takes long: how long they usually take, and their first rows.
+/// Names with a long row: their usual lengths, and their first rows.
 struct Known {
     usual_ns: FxHashMap<u32, i64>,
     first: FxHashMap<u32, usize>,
