@@ -341,8 +341,9 @@ impl Reader {
                 }
             }
             if ended {
-                // Later events in the tail show that the file goes on where this one should end.
-                let goes_on = key.as_ref().is_some_and(|key| last_event_start(&self.tail, key).is_some());
+                // Later events in the tail show that the file goes on where this one should end. Its own first key finds them: that of
+                // the blocks depends on their size.
+                let goes_on = anchor(&self.tail).is_some_and(|key| last_event_start(&self.tail, &key).is_some());
                 match (self.tail.is_empty(), goes_on) {
                     (true, _) => self.ended_early("the file ends inside the list of events"),
                     (_, false) => self.ended_early("the file ends inside an event"),
