@@ -212,10 +212,10 @@ fn rows_that_a_recorder_dropped_are_a_loss() {
     let counter = |source: &str, dropped, omitted| CounterRow {
         rank: 1,
         source: source.into(),
-        recorded: 0,
         dropped,
         omitted,
         why: Some("its queue of 8 records was full".into()),
+        ..CounterRow::default()
     };
     let write = |part, rows: &[CounterRow]| {
         let table = <CounterRow as trace::Row>::table();

@@ -88,8 +88,8 @@ fn hostile_run(run: &Path) {
         source: HOSTILE.into(),
         recorded: 1,
         dropped: 1,
-        omitted: 0,
         why: Some(HOSTILE.into()),
+        ..CounterRow::default()
     };
     let table = <CounterRow as trace::Row>::table();
     let write = |meta: &ShardMeta, part| {

@@ -16,7 +16,11 @@ pub const PROFILER_ERROR_NS: i64 = 1_000;
 
 /// The `source` of a counter that states why a program was stopped before its end.
 pub const CUT_SOURCE: &str = "interrupted";
+/// A counter with this prefix in `source`, before the table, counts rows that were stored and are removed.
+pub const KEEP_SOURCE: &str = "keep:";
 /// The item of the omission that says so.
+pub const BEFORE_KEPT: &str = "rows before those that are kept";
+/// The item of the omission that says why a program was stopped.
 pub const REST_OF_PROGRAM: &str = "rest of the program";
 
 impl OmissionRow {

@@ -12,8 +12,8 @@ mod repair;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{
-    CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, OMISSION_SOURCE, OmissionKind, OmissionRow, REST_OF_PROGRAM,
-    RankRow, Row, Run, Text, Vocabulary,
+    BEFORE_KEPT, CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, KEEP_SOURCE, OMISSION_SOURCE, OmissionKind,
+    OmissionRow, REST_OF_PROGRAM, RankRow, Row, Run, Text, Vocabulary,
 };
 
 use model::{Collective, RankData, RankInfo, RankOutline};
@@ -37,6 +37,7 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     data.counters = rows(run, rank, &mut omissions);
     omissions.extend(losses_of(run, &data.outline.info, &data.counters));
     data.omissions = omissions;
+    leave_out_before_kept(&mut data);
     columns::load_events(run, rank, &mut data);
     repair::repair(&mut data);
     collective_kernels::join(&mut data);
@@ -53,9 +54,11 @@ pub fn outline_rank(run: &Run, rank: i32) -> (RankOutline, Vec<OmissionRow>) {
     data.outline.steps = rows(run, rank, &mut omissions);
     data.outline.comms = rows(run, rank, &mut omissions);
     data.outline.clock_samples = rows(run, rank, &mut omissions);
+    data.counters = rows(run, rank, &mut Vec::new());
+    leave_out_before_kept(&mut data);
     // The load of all rows lists what is repaired.
     repair::repair(&mut data);
-    let span = columns::span(run, rank, &mut omissions);
+    let span = columns::span(run, rank, columns::kept_from_ns(&data.counters), &mut omissions);
     // Then collectives have the times of kernels, and those are among the rows.
     if span.has_device_rows && data.outline.collectives.iter().any(collective_kernels::may_time) {
         let mut data = load_rank(run, rank);
@@ -64,6 +67,15 @@ pub fn outline_rank(run: &Run, rank: i32) -> (RankOutline, Vec<OmissionRow>) {
     }
     let recorded_ns = data.outline.recorded_with(span.rows.map(|rows| (rows.start_ns, rows.end_ns)));
     (RankOutline { recorded_ns, has_device_rows: span.has_device_rows, ..data.outline }, omissions)
+}
+
+/// Leaves out what began before rows were removed: such steps would seem to have less work than they had.
+fn leave_out_before_kept(data: &mut RankData) {
+    let Some(from_ns) = columns::kept_from_ns(&data.counters) else { return };
+    let outline = &mut data.outline;
+    outline.collectives.retain(|c| c.enqueue_ns().or(c.start_ns()).is_none_or(|ns| from_ns <= ns));
+    outline.steps.retain(|step| from_ns <= step.start_ns);
+    data.memory.retain(|memory| from_ns <= memory.ts_ns);
 }
 
 fn collectives(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<Collective> {
@@ -112,10 +124,11 @@ fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
         if let (CUT_SOURCE, Some(why)) = (&*counter.source, &counter.why) {
             reasons_only.push(OmissionRow::left_out(REST_OF_PROGRAM, why.clone()).rank(rank));
         }
-        let ingested = counter.source.strip_prefix(OMISSION_SOURCE);
-        let what = ingested.unwrap_or("rows lost while recording");
-        // A recorder omits rows on purpose, so these are no omission of the analysis.
-        let omitted = if ingested.is_some() { counter.omitted } else { 0 };
+        let removed = counter.source.starts_with(KEEP_SOURCE).then_some(BEFORE_KEPT);
+        let item = counter.source.strip_prefix(OMISSION_SOURCE).or(removed);
+        let what = item.unwrap_or("rows lost while recording");
+        // Other rows that a recorder omits on purpose are no omission of the analysis.
+        let omitted = if item.is_some() { counter.omitted } else { 0 };
         for (kind, amount) in [(OmissionKind::Lost, counter.dropped), (OmissionKind::LeftOut, omitted)] {
             if amount > 0 {
                 let (sum, reasons) = items.entry((kind, what)).or_default();
@@ -141,10 +154,13 @@ fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
 fn rows_without_shard(run: &Run, rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
     let tables: Vec<&str> = trace::rank_tables().into_iter().map(|table| table.name).collect();
     let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
-    for counter in counters.iter().filter(|counter| counter.recorded > 0) {
-        if let Some(table) = table_of(&counter.source, &tables) {
+    for counter in counters {
+        let removed = counter.source.strip_prefix(KEEP_SOURCE);
+        let of_table = removed.and_then(|name| tables.iter().copied().find(|table| *table == name));
+        let counted = table_of(&counter.source, &tables).filter(|_| counter.recorded > 0);
+        if let Some(table) = of_table.or(counted) {
             let count = counts.entry(table).or_default();
-            *count = count.saturating_add(counter.recorded);
+            *count = count.saturating_add(if removed.is_some() { -counter.omitted.max(0) } else { counter.recorded });
         }
     }
     let is_listed = |what: &str| run.problems.iter().any(|problem| problem.rank == Some(rank) && problem.what == what);

@@ -45,6 +45,8 @@ pub(crate) struct LostLaunches {
     /// The number of launches, and of those without device work.
     launches: i64,
     lost: i64,
+    /// Whether the recorder did not end in order.
+    is_killed: bool,
     /// The time in which lost work may have run; empty if not enough is lost.
     pub(crate) unknown: IntervalSet,
 }
@@ -54,7 +56,8 @@ impl LostLaunches {
     pub(crate) fn of(data: &RankData, launches: &Launches) -> Self {
         let events = &data.events;
         let work = RowsByCorrelation::collect(events, |row| events.kind[row].is_device_work());
-        let (mut found, mut lost) = (Self::default(), Vec::new());
+        let is_killed = data.outline.info.closed_cleanly == Some(false);
+        let (mut found, mut lost) = (Self { is_killed, ..Self::default() }, Vec::new());
         for row in launching(data, launches) {
             found.launches += 1;
             if work.get(events.correlation[row]).is_none() {
@@ -88,15 +91,17 @@ impl LostLaunches {
         self.launches > 0 && self.lost == self.launches
     }
 
-    /// Says how many launches lack their work, if enough do.
+    /// Says how many launches lack their work, if enough do, or the rank was killed.
     pub(crate) fn omission(&self, rank: i32) -> Option<OmissionRow> {
-        let why = format!(
-            "of {} launches; the profiler was not permitted to record the device, another profiler held it, or its buffers were full, so \
-             what the device did is unknown",
-            self.launches
-        );
+        let reason = match self.is_killed {
+            true => "the rank was killed before the profiler handed over its last buffer, or before this work was done",
+            false => {
+                "the profiler was not permitted to record the device, another profiler held it, or its buffers were full"
+            }
+        };
+        let why = format!("of {} launches; {reason}, so what the device did is unknown", self.launches);
         let row = OmissionRow::lost(WITHOUT_WORK, why).rank(rank).amount(self.lost);
-        (!self.unknown.is_empty()).then_some(row)
+        (!self.unknown.is_empty() || self.is_killed && self.lost > 0).then_some(row)
     }
 }
 

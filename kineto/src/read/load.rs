@@ -444,9 +444,9 @@ impl Report {
             rank: self.rank,
             source: "kineto".into(),
             recorded: rows.events.len() as i64,
-            dropped: 0,
             omitted,
             why: Some(self.remarks.join("; ").into()),
+            ..CounterRow::default()
         }
     }
 }

@@ -227,10 +227,10 @@ fn counters(data: &RankData) -> Vec<CounterRow> {
         CounterRow {
             rank: data.outline.info.rank,
             source: format!("{OMISSION_SOURCE}{}", o.what).into(),
-            recorded: 0,
             dropped: if is_lost { amount } else { 0 },
             omitted: if is_lost { 0 } else { amount },
             why: Some(o.why.clone()),
+            ..CounterRow::default()
         }
     };
     data.counters.iter().cloned().chain(data.omissions.iter().map(of_omission)).collect()

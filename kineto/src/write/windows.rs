@@ -152,7 +152,7 @@ impl WindowWriter {
             );
             let rank = self.place.meta.rank;
             let source = CLOCK_SOURCE.into();
-            data.counters.push(CounterRow { rank, source, recorded: 0, dropped: 0, omitted: 0, why: Some(why.into()) });
+            data.counters.push(CounterRow { rank, source, why: Some(why.into()), ..CounterRow::default() });
         }
     }
 

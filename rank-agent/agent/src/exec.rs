@@ -88,8 +88,8 @@ fn exec(arguments: &ExecArguments, identity: &Identity, command: &'static str) -
     let recording = recorder::Options { control: steering.page.clone(), ..exec.recording(&place) };
     let context = ExecContext { recording: &recording, detail: arguments.nccl_detail, library: &library };
     let environment = Environment::new(&context, &|name| std::env::var_os(name));
-    // --max-bytes limits the program's rows. This process writes few rows, and the analysis needs all of them.
-    let recorder = Recorder::start(recorder::Options { max_bytes: None, ..recording }).map_err(Error::from);
+    // --max-bytes and --keep limit the program's rows. This process writes few rows, and the analysis needs all of them.
+    let recorder = Recorder::start(recorder::Options { max_bytes: None, keep: None, ..recording }).map_err(Error::from);
     let recorder = joined.all_succeed(recorder)?;
     steering.listen(&place, identity);
     exec.record(joined, &place, &environment, &recorder, steering)
@@ -167,6 +167,7 @@ impl Exec<'_> {
             ("paused".into(), self.arguments.paused.into()),
             ("delay_s".into(), self.arguments.delay.into()),
             ("duration_s".into(), self.arguments.duration.into()),
+            ("keep_s".into(), self.arguments.keep.map(|keep| keep.as_secs_f64()).into()),
             (JOB.into(), job.into()),
         ])
     }
@@ -180,6 +181,7 @@ impl Exec<'_> {
             // The program and its children join this session through the injected library.
             session: Some(recorder::Session::lead()),
             max_bytes: self.arguments.max_bytes,
+            keep: self.arguments.keep,
             schedule: self.arguments.schedule,
             ..recorder::Options::new(&place.path, &place.run_id, rank, world_size)
         }
@@ -289,9 +291,8 @@ impl Exec<'_> {
             rank: self.identity.rank,
             source: source.into(),
             recorded: i64::try_from(recorded).unwrap_or(i64::MAX),
-            dropped: 0,
-            omitted: 0,
             why: Some(why.into()),
+            ..CounterRow::default()
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use recorder::{CollectiveDetail, Options, Schedule, Session, variables};
 
@@ -52,6 +53,7 @@ fn options_from(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Options
         launcher: get(variables::LAUNCHER).map(|value| value.to_string_lossy().into_owned()),
         session: Some(Session::join(agent_pid)),
         max_bytes: number(&get, variables::MAX_BYTES)?,
+        keep: number(&get, variables::KEEP)?.map(Duration::from_millis),
         control: get(variables::CONTROL).map(PathBuf::from),
         schedule: schedule(&get)?,
         ..Options::new(run, run_id, rank, world_size)
@@ -107,6 +109,7 @@ pub fn check_any_variables(bytes: &[u8]) {
         variables::LOCAL_RANK,
         variables::LAUNCHER,
         variables::MAX_BYTES,
+        variables::KEEP,
         variables::CONTROL,
         variables::SCHEDULE,
     ];

@@ -198,6 +198,9 @@ pub(crate) fn finish() {
     if ffi::is_fork() {
         return;
     }
+    if let Some(recorder) = RECORDER.get().and_then(Option::as_ref) {
+        recorder.shared().set_ending(true);
+    }
     follow::finish();
     // The recorder ends last, because the sources hand it their remaining rows.
     if let Some(cupti) = CUDA.get().and_then(Option::as_ref) {

@@ -68,10 +68,8 @@ pub(crate) fn left_out(rank: i32) -> Option<CounterRow> {
     why_left_out(steps, recorded, schedule()?).map(|why| CounterRow {
         rank,
         source: "schedule".into(),
-        recorded: 0,
-        dropped: 0,
-        omitted: 0,
         why: Some(why.into()),
+        ..CounterRow::default()
     })
 }
 

@@ -49,6 +49,10 @@ pub struct Options {
     /// Limit on the bytes of rows that this process writes. Rows beyond it are left out and counted. A part that began
     /// below the limit is written whole; `ranks` and `counters` are not limited. Default: no limit.
     pub max_bytes: Option<u64>,
+    /// The parts of `events`, `collectives`, `memory` and `steps` that this process wrote longer ago than this are removed, and
+    /// `counters` states how many rows that were, and from which time on nothing is missing. Parts of processes that have ended stay.
+    /// Default: all parts are kept.
+    pub keep: Option<Duration>,
     /// File of the [`ControlPage`](crate::ControlPage) that switches recording in the processes of the program.
     /// Default: recording is always on.
     pub control: Option<PathBuf>,
@@ -76,6 +80,7 @@ impl Options {
             versions: BTreeMap::new(),
             session: None,
             max_bytes: None,
+            keep: None,
             control: None,
             schedule: None,
         }
@@ -94,6 +99,7 @@ impl Options {
         optional(variables::LOCAL_RANK, self.local_rank.map(|rank| rank.to_string()));
         optional(variables::LAUNCHER, self.launcher.clone());
         optional(variables::MAX_BYTES, self.max_bytes.map(|bytes| bytes.to_string()));
+        optional(variables::KEEP, self.keep.map(|keep| keep.as_millis().to_string()));
         // Set even if empty: this process may have inherited values from another session.
         let schedule = self.schedule.map(|schedule| schedule.to_string()).unwrap_or_default();
         set.push((variables::SCHEDULE, schedule.into()));

@@ -89,6 +89,7 @@ impl Recorder {
             rank_row,
             joins: options.session.as_ref().is_some_and(Session::joins),
             max_bytes: options.max_bytes.unwrap_or(u64::MAX),
+            keep: options.keep,
         };
         let writer = Writer::start(setup, shared.clone(), summary.clone())?;
         let thread = spawn("rankscope-writer", move || writer.run(&receiver)).map_err(Error::Thread)?;
@@ -257,6 +258,13 @@ impl Handle {
     }
 
     fn stop(&self, clean: bool) -> Summary {
+        self.shared.set_ending(true);
+        let summary = self.stopped(clean);
+        self.shared.set_ending(false);
+        summary
+    }
+
+    fn stopped(&self, clean: bool) -> Summary {
         self.shared.disable();
         if self.pid != std::process::id() {
             // A forked child has no writer thread to wait for, and its copies of the locks may be held for ever.
@@ -293,6 +301,9 @@ impl Drop for Handle {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
     use super::*;
     use crate::kinds::Kind;
     use crate::source_batch::SourceEvent;
@@ -322,6 +333,38 @@ mod tests {
         assert!(child.finish().failure.is_some_and(|why| why.contains("fork")));
         drop(held);
         assert!(recorder.finish().closed_cleanly, "the parent's writer was left alone");
+    }
+
+    /// Invariant (recorder): A program whose threads record all the time leaves the writer a core when it ends.
+    #[test]
+    fn calls_wait_while_the_last_rows_are_written() {
+        let run = tempfile::tempdir().unwrap();
+        let recorder = Recorder::start(Options::new(run.path(), "test", 0, 1)).unwrap();
+        let (thread, name) = (recorder.thread("main"), recorder.intern("op"));
+        let (ending, waited) = (AtomicBool::new(false), AtomicBool::new(false));
+        recorder.set_active(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                recorder.shared.set_ending(true);
+                ending.store(true, Ordering::Relaxed);
+                let since = Instant::now();
+                while !waited.load(Ordering::Relaxed) && since.elapsed() < Duration::from_secs(60) {
+                    std::thread::yield_now();
+                }
+                assert!(recorder.finish().closed_cleanly);
+                ending.store(false, Ordering::Relaxed);
+            });
+            while !ending.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            while ending.load(Ordering::Relaxed) {
+                let since = Instant::now();
+                drop(thread.scope(Kind::CpuOp, name));
+                waited.fetch_or(since.elapsed() >= Duration::from_millis(1), Ordering::Relaxed);
+            }
+        });
+        assert!(waited.load(Ordering::Relaxed));
+        assert!(!recorder.shared.state().is_ending(), "the program may go on");
     }
 
     /// Rows of a source count towards the limit like other rows, and their memory is freed.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use trace::lock;
 
@@ -18,6 +19,9 @@ pub struct State(u64);
 const ENABLED: u64 = 1;
 const ACTIVE: u64 = 2;
 const LINKED: u64 = 4;
+const ENDING: u64 = 8;
+/// How long a call of the program waits while its recording ends.
+const WHILE_ENDING: Duration = Duration::from_millis(1);
 
 impl State {
     fn new(enabled: bool, active: bool, step: i32) -> Self {
@@ -28,6 +32,12 @@ impl State {
     /// The same state with launches linked to scopes, or not.
     fn linked(self, linked: bool) -> Self {
         Self(self.0 & !LINKED | if linked { LINKED } else { 0 })
+    }
+
+    /// Whether the rows that are left are written, because the program or the recording ends.
+    #[inline]
+    pub fn is_ending(self) -> bool {
+        self.0 & ENDING != 0
     }
 
     /// Whether rows are made and scopes call the source's [`ScopeHook`].
@@ -134,6 +144,26 @@ impl Shared {
         State(self.state.0.load(Ordering::Relaxed))
     }
 
+    /// The current state, for a call of the program. While the recording ends, the call waits for a moment: threads that record all the
+    /// time would leave the writer no core, and the program would take many seconds to exit.
+    #[inline]
+    pub fn state_of_call(&self) -> State {
+        let state = self.state();
+        if state.is_ending() {
+            wait_while_ending();
+        }
+        state
+    }
+
+    /// Begins or ends the time in which the rows that are left are written.
+    pub fn set_ending(&self, ending: bool) {
+        if ending {
+            self.state.0.fetch_or(ENDING, Ordering::Relaxed);
+        } else {
+            self.state.0.fetch_and(!ENDING, Ordering::Relaxed);
+        }
+    }
+
     /// A new id of a row.
     #[inline]
     pub fn next_id(&self) -> i64 {
@@ -204,11 +234,16 @@ impl Shared {
         // Read before the change: a row with the new state then starts after this time.
         let now_ns = self.clock.now_ns();
         // The closure always returns a value, so the update cannot fail; it repeats only when two threads meet.
-        let changed = |old| Some(change(State(old)).linked(State(old).is_linked()).0);
+        let changed = |old| Some(change(State(old)).linked(State(old).is_linked()).0 | old & ENDING);
         let _ = self.state.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
         let state = self.state();
         timeline.push(now_ns, state.step(), state.is_active());
     }
+}
+
+#[cold]
+fn wait_while_ending() {
+    std::thread::sleep(WHILE_ENDING);
 }
 
 #[cfg(test)]

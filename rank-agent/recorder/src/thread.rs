@@ -111,7 +111,7 @@ impl ThreadRecorder {
     /// The step of rows that begin now; `None` while recording is inactive.
     #[inline]
     pub fn active_step(&self) -> Option<i32> {
-        let state = self.shared.state();
+        let state = self.shared.state_of_call();
         state.is_active().then(|| state.step())
     }
 
@@ -119,7 +119,7 @@ impl ThreadRecorder {
     /// its children. A guard that was made while recording was inactive does nothing, even if recording begins later.
     #[inline]
     pub fn scope(&self, kind: Kind, name: NameId) -> Scope<'_> {
-        let state = self.shared.state();
+        let state = self.shared.state_of_call();
         let mut scope = Scope {
             thread: self,
             id: NONE,
@@ -185,7 +185,7 @@ impl ThreadRecorder {
     /// before it.
     #[inline]
     pub fn memory(&self, memory: Memory) {
-        if !self.shared.state().is_enabled() {
+        if !self.shared.state_of_call().is_enabled() {
             return;
         }
         let mut memory = memory;
@@ -198,7 +198,7 @@ impl ThreadRecorder {
 
     #[inline]
     fn row_step(&self, issued_in: Option<i32>) -> Option<i32> {
-        let state: State = self.shared.state();
+        let state: State = self.shared.state_of_call();
         match issued_in {
             Some(step) => state.is_enabled().then_some(step),
             None => state.is_active().then(|| state.step()),

@@ -16,6 +16,8 @@ pub const LAUNCHER: &str = "RANKSCOPE_LAUNCHER";
 pub const AGENT_PID: &str = "RANKSCOPE_AGENT_PID";
 /// Limit on the bytes of rows that each process writes.
 pub const MAX_BYTES: &str = "RANKSCOPE_MAX_BYTES";
+/// Milliseconds after which each process removes its parts.
+pub const KEEP: &str = "RANKSCOPE_KEEP_MS";
 /// File of the [`ControlPage`](crate::ControlPage).
 pub const CONTROL: &str = "RANKSCOPE_CONTROL";
 /// Steps to record, in the text form of [`Schedule`](crate::Schedule).

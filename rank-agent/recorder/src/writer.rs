@@ -77,6 +77,7 @@ pub(crate) struct Setup {
     /// Whether this process joins another one that has claimed the rank.
     pub(crate) joins: bool,
     pub(crate) max_bytes: u64,
+    pub(crate) keep: Option<Duration>,
 }
 
 /// Origin of rows: a thread, or a source without queues. It outlives its thread, because rows refer to its index.
@@ -126,7 +127,7 @@ impl Writer {
     pub(crate) fn start(setup: Setup, shared: Arc<Shared>, summary: Arc<Mutex<Summary>>) -> Result<Self, Error> {
         let constants = Constants { rank: setup.meta.rank, pid: setup.meta.pid };
         let mut writer = Self {
-            shards: Shards::new(setup.run.clone(), setup.meta.clone(), summary.clone()),
+            shards: Shards::new(setup.run.clone(), setup.meta.clone(), summary.clone(), (shared.clock, setup.keep)),
             setup,
             constants,
             shared,
@@ -380,6 +381,7 @@ impl Writer {
             self.leave_out();
         }
         self.count_full_queues();
+        self.shards.leave(&mut self.counts);
         // Beyond the limit only counters are written, each time after twice the pause: they also take bytes.
         if within || last || self.counts_written.elapsed() >= self.counts_pause {
             self.write_counters();
@@ -538,6 +540,7 @@ impl Writer {
         // After an error the counts stay for the next part; the failure itself is counted.
         if written.is_ok() {
             self.counts.clear();
+            self.shards.remove();
         }
     }
 

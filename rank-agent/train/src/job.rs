@@ -106,14 +106,8 @@ pub fn run(fabric: Arc<dyn Fabric>, options: &Options, identity: &Identity, stop
 /// Notes in the run that the training did not end, so that collectives without an end are no sign of a hang.
 fn note_cut(recorder: &Recorder, error: &Error, begun: &AtomicU32) {
     let why = format!("the training stopped in step {}: {error}", begun.load(Ordering::Relaxed));
-    let row = CounterRow {
-        rank: recorder.rank(),
-        source: CUT_SOURCE.into(),
-        recorded: 0,
-        dropped: 0,
-        omitted: 0,
-        why: Some(why.into()),
-    };
+    let row =
+        CounterRow { rank: recorder.rank(), source: CUT_SOURCE.into(), why: Some(why.into()), ..CounterRow::default() };
     // The error that stopped the training is the one to report.
     let _ = recorder.rows(vec![row]);
 }

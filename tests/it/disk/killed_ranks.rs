@@ -1,5 +1,5 @@
 //! A random rank of a job is killed at a random moment. Its closed parts are whole and are read. An omission
-//! lists each other loss.
+//! lists each other loss. Some jobs keep the newest rows only.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use fixtures::random::Random;
 use fixtures::shards::manifest;
 use recorder::{Collective, CollectiveOp, Kind, Memory, Options, Recorder};
-use trace::{EventRow, OmissionRow, RankRow, Run, parse_shard_name};
+use trace::{CounterRow, EventRow, OmissionRow, RankRow, Run, parse_shard_name};
 
 use crate::support::{aggregator, number_of, scratch, seed};
 use crate::tables::analysis;
@@ -19,6 +19,9 @@ const RANKS: i32 = 3;
 /// The run and the rank of a process that records.
 const RUN: &str = "RANKSCOPE_TEST_RUN";
 const RANK: &str = "RANKSCOPE_TEST_RANK";
+/// For how many milliseconds it keeps rows; 0: all rows.
+const KEEP: &str = "RANKSCOPE_TEST_KEEP_MS";
+const KEEPS_MS: [u64; 4] = [0, 0, 40, 200];
 /// The file that ends the ranks in order.
 const STOP: &str = "stop";
 /// The longest time before a rank is killed; some parts are closed by then.
@@ -30,7 +33,8 @@ fn a_rank_records_until_it_is_killed_or_stopped() {
     let (Some(run), Ok(rank)) = (std::env::var_os(RUN), std::env::var(RANK)) else { return };
     let (run, rank) = (PathBuf::from(run), rank.parse().unwrap());
     let part_period = Duration::from_millis(5);
-    let recorder = Recorder::start(Options { part_period, ..Options::new(&run, "kills", rank, RANKS) }).unwrap();
+    let keep = Some(Duration::from_millis(number_of(KEEP, 0) as u64)).filter(|keep| !keep.is_zero());
+    let recorder = Recorder::start(Options { part_period, keep, ..Options::new(&run, "kills", rank, RANKS) }).unwrap();
     recorder.set_active(true);
     let (thread, name) = (recorder.thread("main"), recorder.intern("op"));
     let stop = run.with_file_name(STOP);
@@ -54,10 +58,11 @@ fn a_rank_records_until_it_is_killed_or_stopped() {
     assert!(recorder.finish().closed_cleanly);
 }
 
-fn start(run: &Path, rank: i32) -> Child {
+fn start(run: &Path, rank: i32, keep_ms: u64) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "disk::killed_ranks::a_rank_records_until_it_is_killed_or_stopped"]);
-    command.env(RUN, run).env(RANK, rank.to_string()).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+    command.env(RUN, run).env(RANK, rank.to_string()).env(KEEP, keep_ms.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
 }
 
 /// The shards of the tables under their final names.
@@ -78,10 +83,11 @@ fn kill_one(place: &Path, random: &mut Random) -> Result<usize, String> {
     }
     let run = place.join("run");
     manifest("kills", RANKS).write(&run).unwrap();
-    let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(&run, rank)).collect();
+    let keep_ms = KEEPS_MS[random.below(KEEPS_MS.len())];
+    let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(&run, rank, keep_ms)).collect();
     let victim = random.below(RANKS as usize);
     std::thread::sleep(Duration::from_micros(random.below(MAX_LIFE_MS * 1000) as u64));
-    let before = closed(&run);
+    let before = if keep_ms == 0 { closed(&run) } else { BTreeSet::new() };
     ranks[victim].kill().unwrap();
     fs::write(place.join(STOP), "").unwrap();
     for (rank, child) in ranks.iter_mut().enumerate() {
@@ -127,6 +133,15 @@ fn check(run: &Path, victim: i32, before: &BTreeSet<PathBuf>) -> Result<usize, S
         }
         if ids.last().is_some_and(|last| *last - ids.first().unwrap() + 1 != ids.len() as i64) {
             return Err(format!("rows between others are lost on rank {rank}"));
+        }
+        let removed = |row: &CounterRow| if &*row.source == "keep:events" { row.omitted } else { 0 };
+        let removed: i64 = opened.rows::<CounterRow>(rank).0.iter().map(removed).sum();
+        // Rows that were open when their part closed are written twice, so more rows may be removed than ids.
+        if ids.first().is_some_and(|first| first - 1 > removed) {
+            return Err(format!(
+                "{removed} rows of rank {rank} are counted as removed, and its first one is {:?}",
+                ids.first()
+            ));
         }
     }
     check_analysis(run, victim)?;

@@ -378,7 +378,7 @@ tables! {
         rank: i32,
         /// Source of rows: `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, `cupti:KIND`, `cupti:CAUSE`, the name
         /// of a table that the program filled itself, `writer:TABLE` for rows that a part could not hold, or
-        /// `kineto: ITEM` for what a trace lacked that became a run. `clock_sync`, `schedule`, `inject` and `interrupted`
+        /// `kineto: ITEM` for what a trace lacked that became a run, `keep:TABLE` for stored rows that were removed. `clock_sync`, `schedule`, `inject` and `interrupted`
         /// only give a reason: clocks were not compared, recording was off, the program was not recorded, or it was
         /// stopped.
         source: Text,
@@ -388,6 +388,8 @@ tables! {
         dropped: i64,
         /// Number of rows left out on purpose.
         omitted: i64,
+        /// Of removed rows: a time after all of them began. From then on, none is missing.
+        before_ns: Option<i64>,
         /// Reason why rows were lost or left out.
         why: Option<Text>,
     }

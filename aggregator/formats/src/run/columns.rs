@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use trace::name_rules::{MTIA_CATEGORY, kind_of};
 use trace::rank::flops::element_type;
 use trace::rank::{FlopsType, communicates, mark_rows};
-use trace::{Dtype, Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
+use trace::{CounterRow, Dtype, Error, EventRow, OmissionRow, Row, Run, Shard, Table, Text, TextColumn, column};
 
 use crate::names::Names;
 use crate::paths::relative;
@@ -58,6 +58,7 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     let mut names = Names::default();
     // A footer can claim any number of rows, so memory grows only with the rows that exist.
     let mut raw = RawColumns::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 22));
+    raw.kept_from_ns = kept_from_ns(&data.counters);
     raw.is_of_trace = run.manifest.trace_file(rank).is_some();
     for shard in shards {
         if let Err((rows_read, error)) = load_shard(shard, &table, &mut names, &mut raw) {
@@ -74,6 +75,11 @@ pub(super) fn load_events(run: &Run, rank: i32, data: &mut RankData) {
     data.copy_rates = std::mem::take(&mut raw.copy_rates);
     data.copy_rates.sort_by_key(|copy| copy.id);
     data.events = merge_parts(raw, rank, &mut data.omissions);
+}
+
+/// The time from which on none of a rank's rows was removed to keep only the newest ones; `None` if none was removed.
+pub(super) fn kept_from_ns(counters: &[CounterRow]) -> Option<i64> {
+    counters.iter().filter_map(|counter| counter.before_ns).max()
 }
 
 /// The rows of a shard that could not be read.
@@ -95,9 +101,9 @@ pub(super) struct Span {
     pub(super) has_device_rows: bool,
 }
 
-/// Reads only the times of a rank's rows of `events`. If a shard fails half-way, the rows read so far count, and the
-/// failure is an omission as in [`load_events`].
-pub(super) fn span(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Span {
+/// Reads only the times of a rank's rows of `events` that begin at `kept_from_ns` or later. If a shard fails half-way, the rows read so
+/// far count, and the failure is an omission as in [`load_events`].
+pub(super) fn span(run: &Run, rank: i32, kept_from_ns: Option<i64>, omissions: &mut Vec<OmissionRow>) -> Span {
     let table = EventRow::table();
     let mut span = Span::default();
     for shard in run.shards(rank, TABLE) {
@@ -112,7 +118,8 @@ pub(super) fn span(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Sp
             span.has_device_rows |= kinds.contains(&true) && (0..batch.num_rows()).any(of_device);
             let times = ts_ns.values().iter().zip(dur_ns.values());
             // Rows that are too far from the others are reported by the load of all rows.
-            let possible = times.filter(|(ts, dur)| Window::ANY.holds(**ts) && **dur <= MAX_LENGTH_NS);
+            let is_kept = |ts: i64| kept_from_ns.is_none_or(|from_ns| from_ns <= ts);
+            let possible = times.filter(|(ts, dur)| Window::ANY.holds(**ts) && is_kept(**ts) && **dur <= MAX_LENGTH_NS);
             let rows = possible.map(|(ts, dur)| Interval::new(*ts, ts.saturating_add(*dur)));
             span.rows = rows.chain(span.rows).reduce(Interval::hull);
             rows_read += batch.num_rows();

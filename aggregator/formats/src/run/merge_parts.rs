@@ -27,6 +27,8 @@ pub struct RawColumns {
     pub pids: FxHashMap<i64, i64>,
     /// The rank was made of traces.
     pub is_of_trace: bool,
+    /// Rows that began before this time are left out, because the recorder removed others of that time.
+    pub kept_from_ns: Option<i64>,
 }
 
 impl RawColumns {
@@ -59,7 +61,7 @@ impl RawColumns {
 /// An open row that a later row completes is dropped. If no row completes it, it keeps the length that it had reached
 /// and is counted in `omissions`, because its true end is unknown.
 pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>) -> Events {
-    let RawColumns { mut events, mut parent_id, open, .. } = raw;
+    let RawColumns { mut events, mut parent_id, open, kept_from_ns, .. } = raw;
     if !open.is_empty() {
         let superseded = superseded(&events, &open, rank, omissions);
         if !superseded.is_empty() {
@@ -72,6 +74,12 @@ pub fn merge_parts(raw: RawColumns, rank: i32, omissions: &mut Vec<OmissionRow>)
     if let Some(order) = sorting_order(&events) {
         parent_id = gather(&parent_id, &order);
         events = permuted(&events, &order);
+    }
+    let first = kept_from_ns.map_or(0, |from_ns| events.ts_ns.partition_point(|ts_ns| *ts_ns < from_ns));
+    if first > 0 {
+        let keep: Vec<u32> = (first as u32..events.len() as u32).collect();
+        parent_id = gather(&parent_id, &keep);
+        events = permuted(&events, &keep);
     }
     if let Some(keep) = possible_rows(&mut events, rank, omissions) {
         parent_id = gather(&parent_id, &keep);

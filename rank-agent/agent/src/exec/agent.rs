@@ -372,9 +372,8 @@ impl Work {
                 rank: self.shared.rank,
                 source: CLOCK_SOURCE.into(),
                 recorded: i64::try_from(bursts).unwrap_or(i64::MAX),
-                dropped: 0,
-                omitted: 0,
                 why: Some(why.into()),
+                ..CounterRow::default()
             });
         }
         if let Err(error) = recorder.rows(rows) {
@@ -403,7 +402,7 @@ fn count_omission(rows: &mut Vec<CounterRow>, rank: i32, (what, why): (&str, &st
         return;
     }
     let source = source.into();
-    rows.push(CounterRow { rank, source, recorded: 0, dropped: amount, omitted: 0, why: Some(why.into()) });
+    rows.push(CounterRow { rank, source, dropped: amount, why: Some(why.into()), ..CounterRow::default() });
 }
 
 fn known_place(place: &RunPlace, options: &recorder::Options) -> AgentPlace {

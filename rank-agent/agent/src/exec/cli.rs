@@ -10,6 +10,9 @@ use clap::{Args, ValueEnum};
 use super::switch::{NcclDetail, TimeSchedule};
 use crate::fabric::ping::INTERVAL;
 
+/// The shortest time of `--keep`: the writer closes parts that hold rows of up to a second, and the newest ones stay.
+const LEAST_KEPT: Duration = Duration::from_secs(10);
+
 /// Record an unmodified CUDA/NCCL program on every rank
 ///
 /// Put `rankscope exec` between your launcher and the program. The program keeps its standard streams, its signals and
@@ -60,6 +63,11 @@ pub struct ExecArguments {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_bytes: Option<u64>,
 
+    /// Keep only the rows of the newest 10m, 90s, 2h, … of each recorded process, at least 10s, for recording all the time [default:
+    /// all]
+    #[arg(long, value_name = "TIME", value_parser = kept)]
+    pub(super) keep: Option<Duration>,
+
     /// Store the values of the program's arguments in the run, too, which all may read who may read the run [default: the program's
     /// name and the names of its options]
     #[arg(long)]
@@ -80,6 +88,7 @@ Examples:
   mpirun -n 8 rankscope exec --out run -- python train.py
   torchrun --nproc-per-node 8 --no-python rankscope exec --out run -- python train.py
   rankscope exec --out run --delay 60 --duration 10 -- python train.py
+  rankscope exec --out run --keep 10m -- python train.py
   rankscope exec --out run --paused -- python train.py
   rankscope ctl start --out run --duration 10       from another shell, while it runs
   rankscope analyze run
@@ -163,6 +172,15 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
         _ => Err("it must be a number of seconds from 0 to 1e9".into()),
+    }
+}
+
+/// Parses how long rows are kept. The newest parts stay, so a shorter time than the least would not be what is kept.
+fn kept(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(keep) if keep >= LEAST_KEPT => Ok(keep),
+        Ok(_) => Err(format!("it must be at least {} s", LEAST_KEPT.as_secs())),
+        Err(error) => Err(format!("it must be a time such as 10m, 90s or 1h 30m: {error}")),
     }
 }
 

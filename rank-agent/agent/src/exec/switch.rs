@@ -312,7 +312,7 @@ impl Switch {
             named.join(", ")
         );
         // The number of rows that were not recorded is unknown.
-        Some(CounterRow { rank, source: SOURCE.into(), recorded: 0, dropped: 0, omitted: 0, why: Some(why.into()) })
+        Some(CounterRow { rank, source: SOURCE.into(), why: Some(why.into()), ..CounterRow::default() })
     }
 }
 

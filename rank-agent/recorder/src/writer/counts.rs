@@ -9,6 +9,7 @@ struct Count {
     recorded: u64,
     dropped: u64,
     omitted: u64,
+    before_ns: Option<i64>,
     why: Option<String>,
 }
 
@@ -35,6 +36,13 @@ impl Counts {
         count.why = Some(why.into());
     }
 
+    /// Counts rows that were stored and are removed. From `before_ns` on, no row is.
+    pub(super) fn leave_out_before(&mut self, source: &str, rows: u64, before_ns: i64, why: &str) {
+        self.omit(source, rows, why);
+        let count = self.of(source);
+        count.before_ns = count.before_ns.max(Some(before_ns));
+    }
+
     fn of(&mut self, source: &str) -> &mut Count {
         if !self.0.contains_key(source) {
             self.0.insert(source.into(), Count::default());
@@ -54,6 +62,7 @@ impl Counts {
             recorded: count.recorded as i64,
             dropped: count.dropped as i64,
             omitted: count.omitted as i64,
+            before_ns: count.before_ns,
             why: count.why.as_deref().map(Into::into),
         };
         self.0.iter().map(row).collect()

@@ -1,4 +1,4 @@
-//! The rank's shards: which part number comes next, how a part reaches the disk, and when parts are joined.
+//! The rank's shards: which part number comes next, how a part reaches the disk, when parts are joined, and when they are removed.
 //!
 //! ```text
 //!   0 1 2 3 | 4 5 6 7 8 9 10 11     the oldest four of twelve parts become one,
@@ -6,15 +6,27 @@
 //! ```
 //!
 //! The newest eight stay, because `watch` reads them while they come.
+//!
+//! With [`Options::keep`](crate::Options::keep), parts leave in two steps, so that a killed process has either the rows or their count:
+//!
+//! ```text
+//!   leave()    parts that are old enough: their rows are counted as left out, and the counts are written
+//!   remove()   the files go
+//! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use trace::{ClosedShard, PartRow, RankRow, RecordBatch, Row, ShardMeta, Table, join_parts, lock, parse_shard_name};
+use trace::{
+    ClosedShard, CollectiveRow, EventRow, KEEP_SOURCE, MemoryRow, PartRow, RankRow, RecordBatch, Row, ShardMeta,
+    StepRow, Table, join_parts, lock, parse_shard_name,
+};
 
+use super::counts::Counts;
+use crate::clock::Clock;
 use crate::summary::Summary;
 
 /// The most attempts to find a free part number. An attempt fails if another process of the rank takes the number first.
@@ -35,6 +47,27 @@ const MAX_JOINED_BYTES: u64 = 32 << 20;
 /// After so long without a part, other processes of the rank may have written and joined parts beyond the next number.
 const MAY_BE_JOINED_AFTER: Duration = Duration::from_secs(2);
 
+/// Parts are joined while they span at most this part of the time for which rows are kept.
+const JOINED_SPANS: u32 = 8;
+
+/// A part of a table that grows with time.
+#[derive(Clone, Debug)]
+struct Dated {
+    part: u32,
+    rows: u64,
+    bytes: u64,
+    /// When its first rows were written, and its last ones.
+    written: [Instant; 2],
+    /// A time of the recorder's clock after all of its rows began.
+    before_ns: i64,
+}
+
+/// Whether old parts of a table are removed. The others are small, or are needed to read what stays.
+fn grows_with_time(table: &str) -> bool {
+    [EventRow::table().name, CollectiveRow::table().name, MemoryRow::table().name, StepRow::table().name]
+        .contains(&table)
+}
+
 /// Writes the parts of one rank.
 pub(super) struct Shards {
     run: PathBuf,
@@ -50,12 +83,25 @@ pub(super) struct Shards {
     /// Number of closed shards, without those of `parts`.
     closed: i64,
     summary: Arc<Mutex<Summary>>,
+    clock: Clock,
+    /// How long parts are kept, if not for ever.
+    keep: Option<Duration>,
+    /// The parts of tables that grow with time, the oldest first.
+    dated: BTreeMap<&'static str, VecDeque<Dated>>,
+    /// Parts whose rows are counted as left out.
+    counted: Vec<(&'static str, Dated)>,
 }
 
 impl Shards {
-    pub(super) fn new(run: PathBuf, meta: ShardMeta, summary: Arc<Mutex<Summary>>) -> Self {
-        let (next_part, written, joinable) = Default::default();
-        Self { run, meta, next_part, written, joinable, unlisted: Vec::new(), closed: 0, summary }
+    pub(super) fn new(
+        run: PathBuf,
+        meta: ShardMeta,
+        summary: Arc<Mutex<Summary>>,
+        (clock, keep): (Clock, Option<Duration>),
+    ) -> Self {
+        let (next_part, written, joinable, dated) = Default::default();
+        let (unlisted, closed, counted) = (Vec::new(), 0, Vec::new());
+        Self { run, meta, next_part, written, joinable, unlisted, closed, summary, clock, keep, dated, counted }
     }
 
     /// Writes the next part of a table and returns its number.
@@ -113,7 +159,13 @@ impl Shards {
                 summary.bytes += shard.bytes;
                 summary.shards += 1;
                 drop(summary);
-                self.written.insert(table.name, Instant::now());
+                let now = Instant::now();
+                self.written.insert(table.name, now);
+                if self.keep.is_some() && grows_with_time(table.name) {
+                    let (rows, bytes, before_ns) = (shard.rows, shard.bytes, self.clock.now_ns());
+                    let dated = Dated { part, rows, bytes, written: [now; 2], before_ns };
+                    self.dated.entry(table.name).or_default().push_back(dated);
+                }
                 self.list(table, part, shard, 0);
                 self.join(table);
                 Ok(())
@@ -154,14 +206,85 @@ impl Shards {
                 return;
             }
             let parts: Vec<u32> = parts.drain(..JOINED).collect();
+            if !self.may_be_joined(table.name, &parts) {
+                continue;
+            }
             // Parts that cannot be joined stay as they are, and are not tried again: no row is lost.
             if let Ok(shard) = join_parts(&self.run, table, &self.meta, (parts[0], &parts[1..])) {
                 let is_joined = |row: &PartRow| {
                     *row.table_name == *table.name && parts.iter().any(|part| i64::from(*part) == row.part)
                 };
+                let joined_bytes: i64 = self.unlisted.iter().filter(|row| is_joined(row)).map(|row| row.bytes).sum();
                 self.unlisted.retain(|row| !is_joined(row));
                 self.closed -= JOINED as i64;
+                self.sizes_changed(1 - JOINED as i64, shard.bytes as i64 - joined_bytes);
+                self.date_joined(table.name, &parts, shard.bytes);
                 self.list(table, parts[0], shard, times + 1);
+            }
+        }
+    }
+
+    fn sizes_changed(&self, shards: i64, bytes: i64) {
+        let mut summary = lock(&self.summary);
+        summary.shards = summary.shards.saturating_add_signed(shards);
+        summary.bytes = summary.bytes.saturating_add_signed(bytes);
+    }
+
+    /// The first and the last of ascending parts, if all are dated.
+    fn dated(&self, table: &str, parts: &[u32]) -> Option<[usize; 2]> {
+        let of_table = self.dated.get(table)?;
+        let at = |part: u32| of_table.binary_search_by_key(&part, |dated| dated.part).ok();
+        Some([at(*parts.first()?)?, at(*parts.last()?)?])
+    }
+
+    /// Whether parts may become one: not if it would stay for long after its first rows are old enough to go.
+    fn may_be_joined(&self, table: &str, parts: &[u32]) -> bool {
+        let Some(keep) = self.keep.filter(|_| grows_with_time(table)) else { return true };
+        let Some([first, last]) = self.dated(table, parts) else { return false };
+        let of_table = &self.dated[table];
+        of_table[last].written[1].duration_since(of_table[first].written[0]) <= keep / JOINED_SPANS
+    }
+
+    fn date_joined(&mut self, table: &str, parts: &[u32], bytes: u64) {
+        let Some([first, last]) = self.dated(table, parts) else { return };
+        if let Some(of_table) = self.dated.get_mut(table) {
+            let rows = of_table.range(first..=last).map(|dated| dated.rows).sum();
+            let Dated { written: [_, written], before_ns, .. } = of_table[last];
+            of_table.drain(first + 1..=last);
+            let joined = &mut of_table[first];
+            *joined = Dated { rows, bytes, written: [joined.written[0], written], before_ns, ..*joined };
+        }
+    }
+
+    /// Counts the rows of the parts that have become older than those that are kept. As soon as the counts are written,
+    /// [`remove`](Self::remove) removes their files.
+    pub(super) fn leave(&mut self, counts: &mut Counts) {
+        let Some(keep) = self.keep else { return };
+        let why = format!("only the rows of the newest {} s are kept (--keep)", keep.as_secs_f64());
+        for (table, dated) in &mut self.dated {
+            let old = dated.partition_point(|dated| dated.written[1].elapsed() > keep);
+            for old in dated.drain(..old) {
+                counts.leave_out_before(&format!("{KEEP_SOURCE}{table}"), old.rows, old.before_ns, &why);
+                self.counted.push((table, old));
+            }
+        }
+    }
+
+    /// Removes the parts whose rows are counted as left out. One that cannot be removed stays for the next time.
+    pub(super) fn remove(&mut self) {
+        for (table, dated) in std::mem::take(&mut self.counted) {
+            match std::fs::remove_file(self.path(table, dated.part)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => self.counted.push((table, dated)),
+                _ => {
+                    self.closed -= 1;
+                    self.unlisted.retain(|row| *row.table_name != *table || row.part != i64::from(dated.part));
+                    self.joinable
+                        .get_mut(table)
+                        .into_iter()
+                        .flatten()
+                        .for_each(|of| of.retain(|part| *part != dated.part));
+                    self.sizes_changed(-1, -(dated.bytes as i64));
+                }
             }
         }
     }

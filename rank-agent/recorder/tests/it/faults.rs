@@ -210,6 +210,45 @@ fn rows_beyond_the_byte_limit_are_left_out_and_counted() {
     assert_eq!(omitted, summary.omitted as i64, "the run says so itself");
 }
 
+/// Invariant (recorder): The newest rows that are to be kept are there, and the older ones are counted.
+#[test]
+fn old_parts_are_removed_and_counted() {
+    let run = new_run();
+    let (keep, part_period) = (Some(Duration::from_millis(300)), Duration::from_millis(10));
+    let recorder = active(Options { keep, part_period, ..options(run.path()) });
+    let (thread, name) = (recorder.thread("main"), recorder.intern("op"));
+    let mut recorded = 0;
+    // The first part holds those that were joined with it.
+    let first = trace::shard_path(run.path(), "events", RANK, 0);
+    for is_there in [true, false] {
+        wait_until("the first part comes and goes", || {
+            drop(thread.scope(Kind::CpuOp, name));
+            recorded += 1;
+            first.exists() == is_there
+        });
+    }
+    let summary = recorder.finish();
+    assert!(summary.closed_cleanly && summary.recorded == recorded, "{summary}");
+    let events: Vec<EventRow> = rows::<EventRow>(run.path()).into_iter().filter(|row| row.open != Some(true)).collect();
+    let counters = rows::<CounterRow>(run.path());
+    let of_events = counters.iter().filter(|row| &*row.source == "keep:events");
+    let sum = |(sum, last_ns): (i64, i64), row: &CounterRow| (sum + row.omitted, last_ns.max(row.before_ns.unwrap()));
+    let (removed, before_ns) = of_events.fold((0, 0), sum);
+    assert!(events.len() as u64 + removed as u64 >= recorded, "{} of {recorded} rows, {removed} removed", events.len());
+    let newest = events.iter().filter(|row| row.ts_ns >= before_ns).count() as i64;
+    let all: Vec<i64> = events.iter().rev().map(|row| row.id).take(newest as usize).collect();
+    assert!(newest > 0 && all[0] - all[all.len() - 1] + 1 == newest, "a row between others was removed: {all:?}");
+    let opened = Run::open(run.path()).unwrap();
+    let tables = trace::rank_tables();
+    let on_disk: Vec<u64> =
+        tables.iter().flat_map(|table| opened.shards(RANK, table.name)).map(|shard| shard.bytes).collect();
+    assert_eq!(
+        (summary.bytes, summary.shards),
+        (on_disk.iter().sum(), on_disk.len() as u64),
+        "removed parts do not count"
+    );
+}
+
 const CHILD: &str = "RANKSCOPE_TEST_RECORD_INTO";
 
 /// Body of the process that [`a_killed_rank_leaves_a_readable_run`] starts and kills. Without its variable it does

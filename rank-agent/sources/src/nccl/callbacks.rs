@@ -276,7 +276,7 @@ impl Callbacks {
 
     /// Returns the handle, and whether the event is recorded.
     fn begin(&self, comm: u64, event_type: u64, parent: u64, event: Event) -> (u64, bool) {
-        let state = self.shared.state();
+        let state = self.shared.state_of_call();
         // With PXN a proxy works for another process, whose handles have no meaning here.
         let foreign = matches!(event, Event::ProxyOp(op) if op.pid != self.pid);
         let parent = if foreign { 0 } else { parent };

@@ -256,7 +256,7 @@ impl Worker {
         };
         report(format_args!("NCCL's channels are not recorded: {why}"));
         let (rank, source, why) = (self.rank, "nccl:channels".into(), Some(why.into()));
-        self.hand_over(vec![CounterRow { rank, source, recorded: 0, dropped: 0, omitted: 0, why }]);
+        self.hand_over(vec![CounterRow { rank, source, why, ..CounterRow::default() }]);
     }
 
     fn end(&mut self) {
@@ -340,7 +340,7 @@ impl Worker {
             if new > 0 {
                 let (dropped, omitted) = if lost { (new, 0) } else { (0, new) };
                 let (source, why) = (source.into(), Some(why.into()));
-                rows.push(CounterRow { rank: self.rank, source, recorded: 0, dropped, omitted, why });
+                rows.push(CounterRow { rank: self.rank, source, dropped, omitted, why, ..CounterRow::default() });
             }
         }
         rows
