@@ -7,6 +7,7 @@ mod common;
 
 use std::path::Path;
 
+use drawn::SimulatedSource;
 use fixtures::data::folder_of_several_communicators;
 use formats::kineto::KinetoSource;
 use model::analysis::Analysis;
@@ -14,6 +15,7 @@ use model::analysis::VerdictKind;
 use model::options::Options;
 use model::source::Source;
 use pipeline::analyze;
+use simulator::{Fault, Job, MS, Place, Shape, What, simulate};
 
 fn analyzed(folder: &Path) -> Analysis {
     let source = KinetoSource::open(&[folder.to_path_buf()]).unwrap();
@@ -108,4 +110,50 @@ fn without_dumps_the_verdict_is_the_same() {
     assert_eq!(without.tables.collective_instances.iter().filter(|row| !row.complete).count(), 0);
     let said: Vec<(&str, i64)> = without.tables.omissions.iter().map(|row| (&*row.what, row.amount.unwrap())).collect();
     assert_eq!(said, [("collectives with an inferred communicator", 384)]);
+}
+
+/// The waits that each rank caused, per step.
+fn caused_ns(job: &Job) -> Vec<i64> {
+    let source = SimulatedSource::of(job, &simulate(job, 1).unwrap()).unwrap();
+    let analysis = analyze(&source, &Options::default(), &|_, _| ()).unwrap();
+    analysis.tables.stragglers.iter().map(|row| row.caused_wait_ns).collect()
+}
+
+/// Invariant (numbers): Waits are charged to the rank that is slow, and not to those that it delays.
+///
+/// In a job with several communicators, a rank that waits for the slow one in one of them comes late to the others. Delays that
+/// sends pass on are not compared between replicas, so pipelines and rings are left out.
+#[test]
+fn waits_are_charged_to_the_slow_rank_over_communicators() {
+    const SLOW: usize = 5;
+    let shapes = [
+        Shape::Ddp,
+        Shape::Hierarchical,
+        Shape::TwoCommunicators,
+        Shape::Fsdp { two_streams: true },
+        Shape::Hsdp,
+        Shape::Tensor(2),
+        Shape::Tensor(4),
+        Shape::Experts,
+    ];
+    let mut wrong = Vec::new();
+    for shape in shapes {
+        let job = || Job { steps: 12, host_ranks: 8, ..Job::new(shape, 8) };
+        let faults = [
+            ("input", job().pause(SLOW, 3 * MS, Place::Input)),
+            ("forward", job().pause(SLOW, 3 * MS, Place::Forward)),
+            ("device", job().fault(Fault::of([SLOW], What::SlowDevice(300)))),
+        ];
+        let before_ns = caused_ns(&job());
+        for (kind, job) in faults {
+            let more_ns: Vec<i64> =
+                caused_ns(&job).iter().zip(&before_ns).map(|(with, without)| with - without).collect();
+            let others = (0..more_ns.len()).filter(|rank| *rank != SLOW);
+            let most = others.max_by_key(|rank| more_ns[*rank]).unwrap();
+            if 5 * more_ns[most] > more_ns[SLOW] {
+                wrong.push(format!("{shape:?}, {kind}: {} of rank 5, {} of rank {most}", more_ns[SLOW], more_ns[most]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

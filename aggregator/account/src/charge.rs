@@ -12,9 +12,18 @@
 //! comes from the same collective, both had the same delay there, and the missing rank is charged for leaving later. A
 //! delay from before the first recorded collective is charged to no rank and reported separately.
 //!
+//! A rank that works beside a collective may come late to the next one because it entered that collective late:
+//!
+//! ```text
+//!   rank 0   ###|~~~~~~A~~~~~~~|[~~B]      its work beside A is done before A ends
+//!   rank 4   ########|###A#####|###[B]     the delay of rank 4 at B is that at A, and goes back to what rank 4 did before A
+//! ```
+//!
 //! At a collective of more than [`PAIRED_MAX`] ranks, the share that a missing rank inherited is that against a typical
 //! rank, and not against each waiting rank: pairs would take the square of the ranks. If all of its ranks come from the
 //! same collective, the charges are the same.
+
+use rustc_hash::FxHashMap;
 
 use crate::shares::{Shares, Wait};
 use topology::arrivals::{Arrival, Joined};
@@ -36,9 +45,11 @@ pub(super) struct Charges {
     pub(super) before_recording_ns: i64,
     /// Collectives of more than [`PAIRED_MAX`] ranks whose ranks come from different collectives.
     pub(super) unpaired: i64,
-    /// For each instance, the waits that later instances pass back to it, each with the rank that the victim waited
+    /// For each instance, the waits that later instances pass back to its end, each with the rank that the victim waited
     /// for. Charging consumes them.
     inflow_ns: Vec<Vec<(usize, i64)>>,
+    /// The same of waits that are passed back to the arrival of a rank, by instance and rank.
+    entries_ns: FxHashMap<(usize, usize), Vec<(usize, i64)>>,
 }
 
 impl Charges {
@@ -56,6 +67,7 @@ impl Charges {
             before_recording_ns: 0,
             unpaired: 0,
             inflow_ns: vec![Vec::new(); join.instances.len()],
+            entries_ns: FxHashMap::default(),
         };
         charges.charge_waits(join, ranks, paired_max);
         charges.pass_back(join);
@@ -131,11 +143,13 @@ impl Charges {
     /// Splits the wait of `victim` for `late` into the part that `late` caused and the part that `late` inherited.
     fn charge_late(&mut self, join: &Join, victim: &Arrival, late: &Arrival, ns: i64) {
         let later_ns = late.arrival_ns - victim.arrival_ns;
-        let head_start_ns = (late.from_ns - victim.from_ns).clamp(0, later_ns.max(0));
+        let follows_entry = late.follows_entry();
+        let head_start_ns = if follows_entry { late.since_ns - victim.since_ns } else { late.from_ns - victim.from_ns };
+        let head_start_ns = head_start_ns.clamp(0, later_ns.max(0));
         let inherited_ns = match late.own_ns() {
             // The begin of the own stretch is unknown, so `late` is not charged.
             None => ns,
-            Some(_) if join.leave_together(late, victim) => 0,
+            Some(_) if !follows_entry && join.leave_together(late, victim) => 0,
             Some(_) => fraction_of(ns, head_start_ns, later_ns),
         };
         self.caused_ns[late.rank] += ns - inherited_ns;
@@ -154,10 +168,16 @@ impl Charges {
             sum_flows(&mut inflow);
             let instance = &join.instances[i];
             let (blocker, typical) = (instance.blocker(), instance.typical());
-            for (origin, ns) in inflow {
-                let back_ns = inherited_of(join, instance, typical, blocker, ns);
-                self.charge(blocker.rank, origin, ns - back_ns);
-                self.send_back(join, blocker, origin, back_ns, Some((&place, place[i])));
+            let mut flows: Vec<(&Arrival, (usize, i64))> = inflow.into_iter().map(|flow| (blocker, flow)).collect();
+            for late in &instance.arrivals {
+                let mut of_rank = self.entries_ns.remove(&(i, late.rank)).unwrap_or_default();
+                sum_flows(&mut of_rank);
+                flows.extend(of_rank.into_iter().map(|flow| (late, flow)));
+            }
+            for (late, (origin, ns)) in flows {
+                let back_ns = inherited_of(join, instance, typical, late, ns);
+                self.charge(late.rank, origin, ns - back_ns);
+                self.send_back(join, late, origin, back_ns, Some((&place, place[i])));
             }
         }
     }
@@ -170,15 +190,18 @@ impl Charges {
         }
     }
 
-    /// Passes `ns` back to the instance at which the own stretch of `late` began. `after` holds the order of the
+    /// Passes `ns` back to the instance at which the own stretch of `late` began, or that it entered before. `after` holds the order of the
     /// further levels and the current place in it. With a clock error an instance may seem to depend on a later one;
     /// then `late` is charged.
     fn send_back(&mut self, join: &Join, late: &Arrival, origin: usize, ns: i64, after: Option<(&[usize], usize)>) {
-        match join.previous(late) {
+        let follows_entry = late.follows_entry();
+        let before = if follows_entry { join.entered(late) } else { join.previous(late) };
+        match before {
             _ if ns == 0 => {}
-            Some(i) if after.is_none_or(|(place, now)| place[i] > now) => {
-                add_flow(&mut self.inflow_ns[i], (origin, ns))
-            }
+            Some(i) if after.is_none_or(|(place, now)| place[i] > now) => match follows_entry {
+                true => add_flow(self.entries_ns.entry((i, late.rank)).or_default(), (origin, ns)),
+                false => add_flow(&mut self.inflow_ns[i], (origin, ns)),
+            },
             Some(_) => self.charge(late.rank, origin, ns),
             None => {
                 self.inherited_ns[origin] += ns;
@@ -209,14 +232,18 @@ fn sum_flows(flows: &mut Vec<(usize, i64)>) {
     });
 }
 
-/// The part of `ns` of waits for `late` that `late` inherited, compared with the typical rank of the instance.
+/// The part of `ns` of waits for `late` that `late` inherited, compared with the ranks that do the same work, or with the typical rank of
+/// the instance. All ranks of a small communicator may have inherited the same delay, so they do not show it.
 fn inherited_of(join: &Join, at: &Joined, typical: Option<&Arrival>, late: &Arrival, ns: i64) -> i64 {
     if late.own_ns().is_none() {
         // The begin of the own stretch is unknown, so `late` is not charged.
         return ns;
     }
+    if let Some((above_ns, later_ns)) = late.above_typical().filter(|(_, later_ns)| *later_ns > 0) {
+        return ns - fraction_of(ns, above_ns.clamp(0, later_ns), later_ns);
+    }
     let own_ns = at.own_excess_ns(late).max(0);
-    let together = typical.is_some_and(|typical| join.leave_together(late, typical));
+    let together = !late.follows_entry() && typical.is_some_and(|typical| join.leave_together(late, typical));
     let inherited_ns = if together { 0 } else { at.inherited_ns(late).max(0) };
     fraction_of(ns, inherited_ns, own_ns + inherited_ns)
 }

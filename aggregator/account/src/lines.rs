@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{Graph, SpanKind};
+use crate::graph::{Graph, Span, SpanKind};
 use crate::lengths::Lengths;
-use crate::patterns::{Outstanding, Series, outstanding};
+use crate::patterns::{Outstanding, Pattern, Series, outstanding};
 use crate::places::{Places, Slot, Units};
 
 /// How often lines are found.
@@ -33,6 +33,34 @@ pub(crate) struct FoundLine {
     pub(crate) is_shown: bool,
     /// Whether it saves enough to be named, alone or beside the others.
     pub(crate) is_much: bool,
+}
+
+impl FoundLine {
+    /// All own work of a rank, in so many steps, which nothing shows to be no chance.
+    pub(crate) fn of_rank(
+        graph: &Graph,
+        places: &Places,
+        lengths: &Lengths,
+        (rank, steps): (usize, usize),
+    ) -> Option<Self> {
+        let unit_of = |(role, units): (u32, &Units)| match units {
+            Units::Ranks(ranks) => Some((role, ranks.iter().position(|of| *of == rank)?)),
+            Units::Communicators(_) => None,
+        };
+        let (role, unit) = (0..).zip(&places.roles).find_map(unit_of)?;
+        let is_own = |span: &Span| {
+            span.rank as usize == rank && matches!(span.kind, SpanKind::Host | SpanKind::Device | SpanKind::Late)
+        };
+        let mut above_ns: BTreeMap<SpanKind, i64> = BTreeMap::new();
+        let mut spans: Vec<u32> = Vec::new();
+        for (at, span) in (0..).zip(&graph.spans).filter(|(_, span)| is_own(span)) {
+            *above_ns.entry(span.kind).or_default() += span.len_ns - lengths.typical_ns[at as usize];
+            spans.push(at);
+        }
+        let kind = above_ns.into_iter().max_by_key(|(_, ns)| *ns)?.0;
+        let what = Outstanding { unit, pattern: Pattern::Every, steps: (0..steps).collect(), is_certain: false };
+        Some(Self { role, what, spans, kind, is_shown: false, is_much: true })
+    }
 }
 
 pub(crate) struct Finder<'a> {

@@ -221,20 +221,14 @@ fn lost_time(
     let alone = Alone::of(run, lengths, ranks, steps_ns);
     let save_most = alone.save_most(steps_ns);
     let is_shown: Vec<bool> = (0..ranks).map(|rank| is_shown[rank] || save_most.contains(&rank)).collect();
-    let found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns), &is_shown).lines();
+    let mut found = Finder::new(&run.graph, places, lengths, (&steps, steps_ns), &is_shown).lines();
+    if found.is_empty() {
+        let of_rank = |rank| FoundLine::of_rank(&run.graph, places, lengths, (rank, run.steps.len()));
+        found.extend(alone.suspect(steps_ns).and_then(of_rank));
+    }
     let mut lines = pruned(run, lengths, found, steps_ns);
     let slow = SlowTransfers::of(lengths, places, join);
-    for line in &mut lines {
-        line.what.is_certain &= run.steps.len() >= min_steps;
-        line.what.is_certain |= line.is_shown;
-        if let Units::Communicators(comms) = &places.roles[line.role as usize]
-            && let Some((rank, spans)) = slow.link(comms[line.what.unit])
-        {
-            let of_rank = |span: &Span| span.rank as usize == rank && span.kind == SpanKind::Transfer;
-            let own = (0..).zip(&run.graph.spans).filter(|(_, span)| of_rank(span)).map(|(at, _)| at);
-            line.spans = spans.into_iter().chain(own).collect();
-        }
-    }
+    lines.iter_mut().for_each(|line| complete(line, (run, min_steps), places, &slow));
     let groups = groups(&lines);
     let typical_ns = run.lengths_ns(&lengths.typical_ns);
     let steady_ns = run.lengths_ns(&lengths.steady_ns);
@@ -276,6 +270,19 @@ fn lost_time(
     });
     add_groups(&mut account, (&lines, &groups), &mut prices, &|line| units(line, places, &slow));
     account
+}
+
+/// Says whether a line is certain, and adds the other transfers of a slow link.
+fn complete(line: &mut FoundLine, (run, min_steps): (&Scaled, usize), places: &Places, slow: &SlowTransfers) {
+    line.what.is_certain &= run.steps.len() >= min_steps;
+    line.what.is_certain |= line.is_shown;
+    if let Units::Communicators(comms) = &places.roles[line.role as usize]
+        && let Some((rank, spans)) = slow.link(comms[line.what.unit])
+    {
+        let of_rank = |span: &Span| span.rank as usize == rank && span.kind == SpanKind::Transfer;
+        let own = (0..).zip(&run.graph.spans).filter(|(_, span)| of_rank(span)).map(|(at, _)| at);
+        line.spans = spans.into_iter().chain(own).collect();
+    }
 }
 
 /// Adds what mending each group and each of its lines saves.
@@ -400,6 +407,17 @@ impl Alone {
             by_chance < SAVES_MOST_BY_CHANCE || self.is_far_from_zero(&apart_ns)
         };
         first.iter().filter(is_no_chance).map(|of| of.0).collect()
+    }
+
+    /// The rank that saves clearly more than each other one, and as much as is worth a name, in so few steps that it may be chance.
+    fn suspect(&self, steps_ns: i64) -> Option<usize> {
+        let sum_ns = |of: &(usize, Vec<i64>)| of.1.iter().sum::<i64>() as f64;
+        let mut ranks: Vec<&(usize, Vec<i64>)> = self.saved_ns.iter().collect();
+        ranks.sort_by(|a, b| sum_ns(b).total_cmp(&sum_ns(a)));
+        let first = ranks.first().filter(|first| first.1.len() < SHAPED_STEPS)?;
+        let next_ns = ranks.get(1).map_or(0.0, |next| sum_ns(next)).max(0.0);
+        let least_ns = (CLEARLY * next_ns).max(NAMED_PCT / 100.0 * steps_ns as f64);
+        (sum_ns(first) >= least_ns).then_some(first.0)
     }
 
     /// Whether all steps are alike, and their mean is above zero, by Student's t for the best of all ranks. Two or three ranks do not show

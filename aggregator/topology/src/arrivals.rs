@@ -13,6 +13,8 @@ pub struct Arrival {
     pub rank: usize,
     /// The position of the collective among the rank's stretches.
     pub stretch: u32,
+    /// When the rank entered the collective before this one; `arrival_ns` if it is unknown.
+    pub since_ns: i64,
     /// The begin of the rank's own stretch; `arrival_ns` if it is unknown.
     pub from_ns: i64,
     pub arrival_ns: i64,
@@ -21,6 +23,9 @@ pub struct Arrival {
     pub(crate) rolled_ns: MaybeNs,
     pub(crate) dur_ns: MaybeNs,
     pub(crate) previous: MaybeAt,
+    pub(crate) entered: MaybeAt,
+    pub(crate) above_ns: MaybeNs,
+    pub(crate) later_ns: MaybeNs,
 }
 
 impl Arrival {
@@ -28,17 +33,40 @@ impl Arrival {
     pub(crate) fn of(member: &Member, (rank, stretch): (usize, &Stretch), to_global: ToGlobal<'_>) -> Self {
         let global = |t_ns| to_global(member.rank, member.device_clock, t_ns);
         let arrival_ns = global(member.start_ns);
+        let from_ns = global(stretch.from_ns).min(arrival_ns);
         Self {
             rank,
             stretch: member.index,
-            from_ns: global(stretch.from_ns).min(arrival_ns),
+            since_ns: global(stretch.since_ns).min(from_ns),
+            from_ns,
             arrival_ns,
             end_ns: MaybeNs::of(member.end_ns.map(global)),
             own_ns: MaybeNs::of(stretch.own_ns),
             rolled_ns: MaybeNs::UNKNOWN,
             dur_ns: MaybeNs::of(member.end_ns.map(|end| end - member.start_ns)),
             previous: MaybeAt::of(stretch.previous),
+            entered: MaybeAt::of(stretch.entered),
+            above_ns: MaybeNs::UNKNOWN,
+            later_ns: MaybeNs::UNKNOWN,
         }
+    }
+
+    /// The rank's own time before the instance above the lower median of the ranks that do the same work, also in other communicators,
+    /// and by how much it arrives later than their lower median; `None` if it is not compared.
+    pub fn above_typical(&self) -> Option<(i64, i64)> {
+        self.above_ns.get().zip(self.later_ns.get())
+    }
+
+    /// Whether the rank worked for most of the time between its entry into the collective before and the end of the one that it left last.
+    /// Then its arrival follows that entry, and not the end, which came while it worked.
+    ///
+    /// ```text
+    ///   rank 0   |~~~~A~~~~~~~~|[B]     A runs beside its work, which was done before A ended: B follows the end of A
+    ///   rank 1        |#######A####|##[B]     it works beside A and behind it: B follows its entry into A
+    /// ```
+    pub fn follows_entry(&self) -> bool {
+        let idle_ns = self.own_ns().map(|own_ns| self.arrival_ns - self.since_ns - own_ns);
+        self.entered.get().is_some() && idle_ns.is_some_and(|idle_ns| 2 * idle_ns < self.from_ns - self.since_ns)
     }
 
     /// The collective that the rank left before its own stretch began, as a position among its stretches.
@@ -147,8 +175,10 @@ impl Joined {
         self.arrivals.iter().find(|a| a.own_ns().is_some() && a.from_ns == self.from_median_ns)
     }
 
-    /// The delay of the begin of the own stretch of `a` against the lower median of the ranks; 0 if it is unknown.
+    /// The delay with which the work of `a` before its arrival began, against a typical rank; 0 if it is unknown.
     pub fn inherited_ns(&self, a: &Arrival) -> i64 {
-        a.own_ns().map_or(0, |_| a.from_ns - self.from_median_ns)
+        let typical = self.typical().filter(|_| a.follows_entry());
+        let delay_ns = typical.map_or(a.from_ns - self.from_median_ns, |typical| a.since_ns - typical.since_ns);
+        a.own_ns().map_or(0, |_| delay_ns)
     }
 }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
+use trace::MaybeNs;
+
 use crate::arrivals::{Arrival, Joined};
 use crate::join::Join;
 use crate::per_step::PerStep;
@@ -47,7 +50,10 @@ impl Excess {
         let excess = Self::of(join, ranks, per_step);
         let same_work = &mut join.same_work;
         same_work.baseline = Baseline::choose(&|rank| excess.of_rank(rank), &same_work.stages, step_ns);
-        if same_work.baseline.is_member.contains(&false) { Self::of(join, ranks, per_step) } else { excess }
+        let excess =
+            if same_work.baseline.is_member.contains(&false) { Self::of(join, ranks, per_step) } else { excess };
+        fill_above_typical(join);
+        excess
     }
 
     /// The same excess in some of the steps, by their positions, ascending.
@@ -108,6 +114,38 @@ fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &[&Arrival], i64)) -
         }
     }
     skipped
+}
+
+/// Fills [`Arrival::above_typical`].
+fn fill_above_typical(join: &mut Join) {
+    let mut found: Vec<(usize, usize, [i64; 2])> = Vec::new();
+    let (is_compared, _) = compared(join);
+    for together in &join.same_work.replicas.together {
+        let instances: Vec<usize> = together.iter().map(|at| *at as usize).filter(|at| is_compared[*at]).collect();
+        let place: FxHashMap<usize, usize> =
+            instances.iter().flat_map(|at| join.instances[*at].arrivals.iter().map(|a| (a.rank, *at))).collect();
+        let stages = join.same_work.by_stage(instances.iter().flat_map(|at| &join.instances[*at].arrivals));
+        for arrivals in stages.into_iter().filter(|arrivals| arrivals.len() > 1) {
+            let typical = |value: fn(&Arrival) -> Option<i64>| {
+                let known = arrivals.iter().filter_map(|a| Some((a.rank, value(a)?)));
+                lower_median(join.same_work.baseline.of(known))
+            };
+            let (own_ns, arrival_ns) = (typical(Arrival::rolled_ns), typical(|a| Some(a.arrival_ns)));
+            let Some((typical_own_ns, typical_arrival_ns)) = own_ns.zip(arrival_ns) else { continue };
+            for a in arrivals {
+                if let Some(own_ns) = a.rolled_ns() {
+                    found.push((place[&a.rank], a.rank, [own_ns - typical_own_ns, a.arrival_ns - typical_arrival_ns]));
+                }
+            }
+        }
+    }
+    for (at, rank, [above_ns, later_ns]) in found {
+        let arrivals = &mut join.instances[at].arrivals;
+        if let Ok(place) = arrivals.binary_search_by_key(&rank, |a| a.rank) {
+            (arrivals[place].above_ns, arrivals[place].later_ns) =
+                (MaybeNs::of(Some(above_ns)), MaybeNs::of(Some(later_ns)));
+        }
+    }
 }
 
 /// Whether each instance is compared, and the number of collectives in active steps that are not.

@@ -103,6 +103,11 @@ impl Join {
         self.positions[a.rank][a.previous()? as usize].get().map(|i| i as usize)
     }
 
+    /// The instance that the rank of `a` entered before, as a position in `instances`.
+    pub fn entered(&self, a: &Arrival) -> Option<usize> {
+        self.positions[a.rank][a.entered.get()? as usize].get().map(|i| i as usize)
+    }
+
     /// Whether the own stretches of two ranks began at the end of the same collective.
     pub fn leave_together(&self, a: &Arrival, b: &Arrival) -> bool {
         let previous = self.previous(a);

@@ -348,3 +348,19 @@ fn delays_planted_into_real_traces_are_found() {
     println!("right: {right} of {all}: {counts:?}");
     assert!(all == 54 && right >= 52);
 }
+
+/// A delay of 2 % of a step costs less where other ranks are late, too. Where it costs as much as that, the rank has a line, and no other one
+/// has. The ranks of this job vary by more than the delay, so none is named.
+#[test]
+#[ignore = "reads real traces"]
+fn a_delay_of_two_percent_has_a_line_where_it_costs_as_much() {
+    let from = folder_of_several_communicators("d3_clean");
+    let recorded = Recorded::of(&from);
+    for rank in 0..recorded.ranks.len() {
+        let to = tempfile::tempdir().unwrap();
+        let truth = recorded.plant(Delay { rank, share: 0.02 }, &from, to.path());
+        let found: Vec<i32> = judged(to.path()).iter().filter(|row| is_found(row)).map(|row| row.rank).collect();
+        let is_much = 50 * truth.cost_ns >= truth.step_ns;
+        assert!(found == [rank as i32] || found.is_empty() && !is_much, "rank {rank}: {truth:?}, {found:?}");
+    }
+}

@@ -35,14 +35,13 @@ pub(super) fn brief(text: &mut String, analysis: &Analysis, terminal: &TerminalS
     let foot = foot(analysis, terminal);
     let all = sums(analysis).len();
     let room = LINES.saturating_sub(head.lines().count() + foot.lines().count() + TABLE_LINES);
-    let whole = also(analysis, terminal, true);
-    let lines = whole.iter().map(|text| text.lines().count()).sum::<usize>();
-    let mut also = if lines + all <= room { whole } else { also(analysis, terminal, false) };
+    let mut also = also(analysis, terminal);
+    let lines = |also: &[String]| also.iter().map(|text| text.lines().count()).sum::<usize>();
     // A rank that can be shown is worth more than a second finding, and the named ranks more than any.
-    while !also.is_empty() && room < also.len() + if also.len() > 1 { all } else { all.min(LEAST_ROWS) } {
+    while !also.is_empty() && room < lines(&also) + if also.len() > 1 { all } else { all.min(LEAST_ROWS) } {
         also.pop();
     }
-    let rows = terminal.top.unwrap_or(room.saturating_sub(also.len())).max(LEAST_ROWS);
+    let rows = terminal.top.unwrap_or(room.saturating_sub(lines(&also))).max(LEAST_ROWS);
     text.push_str(&head);
     text.push_str(&also.concat());
     steps(text, analysis, rows, terminal);
@@ -132,27 +131,15 @@ fn labelled(text: &mut String, label: &str, words: &str, terminal: &TerminalStyl
     }
 }
 
-/// The next findings, whole or a line each. Critical ones come before the verdict.
-fn also(analysis: &Analysis, terminal: &TerminalStyle, whole: bool) -> Vec<String> {
+/// The next findings. Critical ones come before the verdict.
+fn also(analysis: &Analysis, terminal: &TerminalStyle) -> Vec<String> {
     let others = analysis.other_findings().filter(|finding| finding.severity != Severity::Critical);
     let line = |(i, finding): (usize, &FindingRow)| {
         let mut text = String::new();
-        let title = trace::terminal::line(&finding.title);
-        let words = if whole { title.into_owned() } else { shorten_end(&title, terminal.width.saturating_sub(LABEL)) };
-        labelled(&mut text, if i == 0 { "also" } else { "" }, &words, terminal);
+        labelled(&mut text, if i == 0 { "also" } else { "" }, &trace::terminal::line(&finding.title), terminal);
         text
     };
     others.take(ALSO).enumerate().map(line).collect()
-}
-
-/// The beginning of a text.
-fn shorten_end(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_string();
-    }
-    let mut short: String = text.chars().take(width.saturating_sub(2)).collect();
-    short.truncate(short.trim_end_matches(|c: char| !c.is_whitespace()).trim_end_matches([' ', ',', ':', ';']).len());
-    short + " …"
 }
 
 /// Sums over the steps of one rank and device.
