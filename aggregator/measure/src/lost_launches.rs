@@ -17,6 +17,8 @@ use model::{Events, Kind, RankData};
 
 /// The omission that counts them.
 pub const WITHOUT_WORK: &str = "launches without device work";
+/// The omission that counts those of a rank that did not end in order: up to a buffer of the profiler. It makes no number invalid.
+const AT_THE_END: &str = "device work at the end of the recording";
 
 /// The share of the launches that may lack their work, and of the recorded time that a blocking copy without its row may take. Clean
 /// traces of torch.profiler lack none.
@@ -45,8 +47,8 @@ pub(crate) struct LostLaunches {
     /// The number of launches, and of those without device work.
     launches: i64,
     lost: i64,
-    /// Whether the recorder did not end in order.
-    is_killed: bool,
+    /// Whether the recorder ended in order.
+    is_clean: bool,
     /// The time in which lost work may have run; empty if not enough is lost.
     pub(crate) unknown: IntervalSet,
 }
@@ -56,8 +58,8 @@ impl LostLaunches {
     pub(crate) fn of(data: &RankData, launches: &Launches) -> Self {
         let events = &data.events;
         let work = RowsByCorrelation::collect(events, |row| events.kind[row].is_device_work());
-        let is_killed = data.outline.info.closed_cleanly == Some(false);
-        let (mut found, mut lost) = (Self { is_killed, ..Self::default() }, Vec::new());
+        let is_clean = data.outline.info.closed_cleanly != Some(false);
+        let (mut found, mut lost) = (Self { is_clean, ..Self::default() }, Vec::new());
         for row in launching(data, launches) {
             found.launches += 1;
             if work.get(events.correlation[row]).is_none() {
@@ -91,17 +93,20 @@ impl LostLaunches {
         self.launches > 0 && self.lost == self.launches
     }
 
-    /// Says how many launches lack their work, if enough do, or the rank was killed.
+    /// Says how many launches lack their work, if enough do, or the rank did not end in order.
     pub(crate) fn omission(&self, rank: i32) -> Option<OmissionRow> {
-        let reason = match self.is_killed {
-            true => "the rank was killed before the profiler handed over its last buffer, or before this work was done",
-            false => {
-                "the profiler was not permitted to record the device, another profiler held it, or its buffers were full"
+        let (what, reason) = match self.unknown.is_empty() {
+            true if self.is_clean || self.lost == 0 => return None,
+            true => {
+                (AT_THE_END, "the rank did not shut down cleanly, so the profiler had not handed over its last buffer")
             }
+            false => (
+                WITHOUT_WORK,
+                "the profiler was not permitted to record the device, another profiler held it, or its buffers were full, so what the \
+                 device did is unknown",
+            ),
         };
-        let why = format!("of {} launches; {reason}, so what the device did is unknown", self.launches);
-        let row = OmissionRow::lost(WITHOUT_WORK, why).rank(rank).amount(self.lost);
-        (!self.unknown.is_empty() || self.is_killed && self.lost > 0).then_some(row)
+        Some(OmissionRow::lost(what, format!("of {} launches; {reason}", self.launches)).rank(rank).amount(self.lost))
     }
 }
 
@@ -236,6 +241,15 @@ mod tests {
         let data_without_all = without(&data, &|_| true);
         assert_eq!(lost(&data_without_all).omission(0).and_then(|row| row.amount), Some(3));
         assert_eq!(step(&data_without_all), (None, 0, 16, 16));
+    }
+
+    #[test]
+    fn work_at_the_end_of_a_killed_rank_is_counted() {
+        let few = |is_clean| LostLaunches { launches: 1_000, lost: 2, is_clean, ..LostLaunches::default() };
+        assert_eq!(few(true).omission(0), None);
+        let omission = few(false).omission(0).unwrap();
+        assert_eq!((&*omission.what, omission.amount), (AT_THE_END, Some(2)));
+        assert_eq!(LostLaunches { launches: 9, ..LostLaunches::default() }.omission(0), None, "nothing is lost");
     }
 
     #[test]
