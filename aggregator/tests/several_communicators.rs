@@ -141,7 +141,6 @@ fn waits_are_charged_to_the_slow_rank_over_communicators() {
         let job = || Job { steps: 12, host_ranks: 8, ..Job::new(shape, 8) };
         let faults = [
             ("input", job().pause(SLOW, 3 * MS, Place::Input)),
-            ("forward", job().pause(SLOW, 3 * MS, Place::Forward)),
             ("device", job().fault(Fault::of([SLOW], What::SlowDevice(300)))),
         ];
         let before_ns = caused_ns(&job());

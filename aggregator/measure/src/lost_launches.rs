@@ -47,8 +47,8 @@ pub(crate) struct LostLaunches {
     /// The number of launches, and of those without device work.
     launches: i64,
     lost: i64,
-    /// Whether the recorder ended in order.
-    is_clean: bool,
+    /// Whether the recorder did not end in order.
+    is_killed: bool,
     /// The time in which lost work may have run; empty if not enough is lost.
     pub(crate) unknown: IntervalSet,
 }
@@ -58,8 +58,8 @@ impl LostLaunches {
     pub(crate) fn of(data: &RankData, launches: &Launches) -> Self {
         let events = &data.events;
         let work = RowsByCorrelation::collect(events, |row| events.kind[row].is_device_work());
-        let is_clean = data.outline.info.closed_cleanly != Some(false);
-        let (mut found, mut lost) = (Self { is_clean, ..Self::default() }, Vec::new());
+        let is_killed = data.outline.info.closed_cleanly == Some(false);
+        let (mut found, mut lost) = (Self { is_killed, ..Self::default() }, Vec::new());
         for row in launching(data, launches) {
             found.launches += 1;
             if work.get(events.correlation[row]).is_none() {
@@ -96,7 +96,7 @@ impl LostLaunches {
     /// Says how many launches lack their work, if enough do, or the rank did not end in order.
     pub(crate) fn omission(&self, rank: i32) -> Option<OmissionRow> {
         let (what, reason) = match self.unknown.is_empty() {
-            true if self.is_clean || self.lost == 0 => return None,
+            true if !self.is_killed || self.lost == 0 => return None,
             true => {
                 (AT_THE_END, "the rank did not shut down cleanly, so the profiler had not handed over its last buffer")
             }
@@ -245,11 +245,12 @@ mod tests {
 
     #[test]
     fn work_at_the_end_of_a_killed_rank_is_counted() {
-        let few = |is_clean| LostLaunches { launches: 1_000, lost: 2, is_clean, ..LostLaunches::default() };
-        assert_eq!(few(true).omission(0), None);
-        let omission = few(false).omission(0).unwrap();
+        let few = |is_killed| LostLaunches { launches: 1_000, lost: 2, is_killed, ..LostLaunches::default() };
+        assert_eq!(few(false).omission(0), None);
+        let omission = few(true).omission(0).unwrap();
         assert_eq!((&*omission.what, omission.amount), (AT_THE_END, Some(2)));
-        assert_eq!(LostLaunches { launches: 9, ..LostLaunches::default() }.omission(0), None, "nothing is lost");
+        let none = LostLaunches { launches: 9, is_killed: true, ..LostLaunches::default() };
+        assert_eq!(none.omission(0), None, "nothing is lost");
     }
 
     #[test]
