@@ -45,6 +45,13 @@ pub(crate) enum SpanKind {
     Transfer,
 }
 
+impl SpanKind {
+    /// Whether a rank takes it by itself, and not to communicate.
+    pub(crate) fn is_own(self) -> bool {
+        matches!(self, Self::Host | Self::Device | Self::Late)
+    }
+}
+
 /// A time that changes as a whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {

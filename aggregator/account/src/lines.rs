@@ -48,9 +48,7 @@ impl FoundLine {
             Units::Communicators(_) => None,
         };
         let (role, unit) = (0..).zip(&places.roles).find_map(unit_of)?;
-        let is_own = |span: &Span| {
-            span.rank as usize == rank && matches!(span.kind, SpanKind::Host | SpanKind::Device | SpanKind::Late)
-        };
+        let is_own = |span: &Span| span.rank as usize == rank && span.kind.is_own();
         let mut above_ns: BTreeMap<SpanKind, i64> = BTreeMap::new();
         let mut spans: Vec<u32> = Vec::new();
         for (at, span) in (0..).zip(&graph.spans).filter(|(_, span)| is_own(span)) {
@@ -61,6 +59,23 @@ impl FoundLine {
         let what = Outstanding { unit, pattern: Pattern::Every, steps: (0..steps).collect(), is_certain: false };
         Some(Self { role, what, spans, kind, is_shown: false, is_much: true })
     }
+}
+
+/// The lines of each role with each pattern. Those that are certain stand apart, and those that are worth a name.
+pub(crate) fn groups(lines: &[FoundLine]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let is_alike = |group: &&mut Vec<usize>| {
+            let first = &lines[group[0]];
+            let of = |line: &FoundLine| (line.role, line.what.pattern.word(), line.what.is_certain, line.is_much);
+            of(first) == of(line)
+        };
+        match groups.iter_mut().find(is_alike) {
+            Some(group) => group.push(at),
+            None => groups.push(vec![at]),
+        }
+    }
+    groups
 }
 
 pub(crate) struct Finder<'a> {

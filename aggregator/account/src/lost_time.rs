@@ -28,7 +28,7 @@ use trace::Op;
 use crate::foreseen::Foreseen;
 use crate::graph::{Span, SpanKind};
 use crate::lengths::Lengths;
-use crate::lines::{Finder, FoundLine};
+use crate::lines::{Finder, FoundLine, groups};
 use crate::patterns::{Pattern, SHAPED_STEPS};
 use crate::places::{Places, Units};
 use crate::prices::{Cost, Prices};
@@ -357,8 +357,7 @@ impl Alone {
     fn of(run: &Scaled, lengths: &Lengths, ranks: usize, steps_ns: i64) -> Self {
         let mut above_ns = vec![0_i64; ranks];
         let spans = || run.graph.spans.iter().zip(&lengths.recorded_ns).zip(&lengths.typical_ns);
-        let is_own = |span: &Span| matches!(span.kind, SpanKind::Host | SpanKind::Device | SpanKind::Late);
-        for ((span, recorded_ns), typical_ns) in spans().filter(|((span, _), _)| is_own(span)) {
+        for ((span, recorded_ns), typical_ns) in spans().filter(|((span, _), _)| span.kind.is_own()) {
             if let Some(above_ns) = above_ns.get_mut(span.rank as usize) {
                 *above_ns += recorded_ns - typical_ns;
             }
@@ -370,11 +369,12 @@ impl Alone {
         most.truncate(MOST_ALONE);
         let recorded_ns = run.lengths_ns(&lengths.recorded_ns);
         let of_rank = |rank: &usize| {
-            let mended = spans().map(
-                |((span, recorded), typical)| {
-                    if span.rank as usize == *rank && is_own(span) { *typical } else { *recorded }
-                },
-            );
+            let mended =
+                spans().map(
+                    |((span, recorded), typical)| {
+                        if span.rank as usize == *rank && span.kind.is_own() { *typical } else { *recorded }
+                    },
+                );
             let lengths_ns = run.lengths_ns(&mended.collect::<Vec<i64>>());
             (*rank, recorded_ns.iter().zip(lengths_ns).map(|(before, after)| before - after).collect())
         };
@@ -385,9 +385,7 @@ impl Alone {
     /// for in few steps only, where the noise of sums over places may hide them. In more steps, these sums show them, and whether ranks
     /// drift.
     fn save_most(&self, steps_ns: i64) -> Vec<usize> {
-        let sum_ns = |of: &(usize, Vec<i64>)| of.1.iter().sum::<i64>() as f64;
-        let mut ranks: Vec<&(usize, Vec<i64>)> = self.saved_ns.iter().collect();
-        ranks.sort_by(|a, b| sum_ns(b).total_cmp(&sum_ns(a)));
+        let ranks = self.by_saving();
         let steps = ranks.first().map_or(0, |first| first.1.len());
         let is_clear = |count: &usize| {
             let next_ns = ranks.get(*count).map_or(0.0, |next| sum_ns(next)).max(0.0);
@@ -409,11 +407,16 @@ impl Alone {
         first.iter().filter(is_no_chance).map(|of| of.0).collect()
     }
 
-    /// The rank that saves clearly more than each other one, and as much as is worth a name, in so few steps that it may be chance.
-    fn suspect(&self, steps_ns: i64) -> Option<usize> {
-        let sum_ns = |of: &(usize, Vec<i64>)| of.1.iter().sum::<i64>() as f64;
+    /// The ranks, those first that save the most.
+    fn by_saving(&self) -> Vec<&(usize, Vec<i64>)> {
         let mut ranks: Vec<&(usize, Vec<i64>)> = self.saved_ns.iter().collect();
         ranks.sort_by(|a, b| sum_ns(b).total_cmp(&sum_ns(a)));
+        ranks
+    }
+
+    /// The rank that saves clearly more than each other one, and as much as is worth a name, in so few steps that it may be chance.
+    fn suspect(&self, steps_ns: i64) -> Option<usize> {
+        let ranks = self.by_saving();
         let first = ranks.first().filter(|first| first.1.len() < SHAPED_STEPS)?;
         let next_ns = ranks.get(1).map_or(0.0, |next| sum_ns(next)).max(0.0);
         let least_ns = (CLEARLY * next_ns).max(NAMED_PCT / 100.0 * steps_ns as f64);
@@ -443,6 +446,11 @@ impl Alone {
             account.slowdown[rank] = inner_ns as f64 / left_ns.max(1) as f64;
         }
     }
+}
+
+/// What a rank saves over all steps.
+fn sum_ns(of: &(usize, Vec<i64>)) -> f64 {
+    of.1.iter().sum::<i64>() as f64
 }
 
 /// Of a few lines, those without which the others save less. A rank may only seem late where it waits for another one.
@@ -493,23 +501,6 @@ fn described(group: &[usize], lines: &[FoundLine], steps: &[i32], of_lines: Vec<
         is_certain: first.what.is_certain,
         together,
     }
-}
-
-/// The lines of each role with each pattern. Those that are certain stand apart, and those that are worth a name.
-fn groups(lines: &[FoundLine]) -> Vec<Vec<usize>> {
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
-        let is_alike = |group: &&mut Vec<usize>| {
-            let first = &lines[group[0]];
-            let of = |line: &FoundLine| (line.role, line.what.pattern.word(), line.what.is_certain, line.is_much);
-            of(first) == of(line)
-        };
-        match groups.iter_mut().find(is_alike) {
-            Some(group) => group.push(at),
-            None => groups.push(vec![at]),
-        }
-    }
-    groups
 }
 
 /// Ranks, and a communicator if its transfers take long.

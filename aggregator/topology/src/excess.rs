@@ -99,46 +99,46 @@ impl Group<'_> {
 /// of the step. If at least four in five of a communicator's steps are whole, the others are not compared at all. Where more
 /// steps have gaps, they are too many to do without.
 fn for_each_compared(join: &Join, each: &mut dyn FnMut(i32, &[&Arrival], i64)) -> i64 {
+    for_each_group(join, &mut |instances, arrivals| {
+        let Some(step) = instances.first().and_then(|at| join.instances[*at].step) else { return };
+        if let Some(median_ns) = typical(join, arrivals, Arrival::rolled_ns) {
+            each(step, arrivals, median_ns);
+        }
+    })
+}
+
+/// Calls `each` with the positions of compared instances that are replicas of each other, and their ranks of one stage. Returns the number
+/// of collectives in active steps that are not compared.
+fn for_each_group(join: &Join, each: &mut dyn FnMut(&[usize], &[&Arrival])) -> i64 {
     let (is_compared, skipped) = compared(join);
     for together in &join.same_work.replicas.together {
-        let instances = together.iter().map(|at| *at as usize).filter(|at| is_compared[*at]);
-        let instances: Vec<&Joined> = instances.map(|at| &join.instances[at]).collect();
-        let Some(step) = instances.first().and_then(|instance| instance.step) else { continue };
+        let instances: Vec<usize> = together.iter().map(|at| *at as usize).filter(|at| is_compared[*at]).collect();
         // The ranks of other stages do other work. One rank alone has no other to be compared with.
-        let stages = join.same_work.by_stage(instances.iter().flat_map(|instance| &instance.arrivals));
-        for arrivals in stages.into_iter().filter(|arrivals| arrivals.len() > 1) {
-            let own_ns = arrivals.iter().filter_map(|a| Some((a.rank, a.rolled_ns()?)));
-            if let Some(median_ns) = lower_median(join.same_work.baseline.of(own_ns)) {
-                each(step, &arrivals, median_ns);
-            }
-        }
+        let stages = join.same_work.by_stage(instances.iter().flat_map(|at| &join.instances[*at].arrivals));
+        stages.iter().filter(|arrivals| arrivals.len() > 1).for_each(|arrivals| each(&instances, arrivals));
     }
     skipped
+}
+
+/// The lower median of a known value of the ranks that show what is usual.
+fn typical(join: &Join, arrivals: &[&Arrival], value: impl Fn(&Arrival) -> Option<i64>) -> Option<i64> {
+    lower_median(join.same_work.baseline.of(arrivals.iter().filter_map(|a| Some((a.rank, value(a)?)))))
 }
 
 /// Fills [`Arrival::above_typical`].
 fn fill_above_typical(join: &mut Join) {
     let mut found: Vec<(usize, usize, [i64; 2])> = Vec::new();
-    let (is_compared, _) = compared(join);
-    for together in &join.same_work.replicas.together {
-        let instances: Vec<usize> = together.iter().map(|at| *at as usize).filter(|at| is_compared[*at]).collect();
-        let place: FxHashMap<usize, usize> =
-            instances.iter().flat_map(|at| join.instances[*at].arrivals.iter().map(|a| (a.rank, *at))).collect();
-        let stages = join.same_work.by_stage(instances.iter().flat_map(|at| &join.instances[*at].arrivals));
-        for arrivals in stages.into_iter().filter(|arrivals| arrivals.len() > 1) {
-            let typical = |value: fn(&Arrival) -> Option<i64>| {
-                let known = arrivals.iter().filter_map(|a| Some((a.rank, value(a)?)));
-                lower_median(join.same_work.baseline.of(known))
-            };
-            let (own_ns, arrival_ns) = (typical(Arrival::rolled_ns), typical(|a| Some(a.arrival_ns)));
-            let Some((typical_own_ns, typical_arrival_ns)) = own_ns.zip(arrival_ns) else { continue };
-            for a in arrivals {
-                if let Some(own_ns) = a.rolled_ns() {
-                    found.push((place[&a.rank], a.rank, [own_ns - typical_own_ns, a.arrival_ns - typical_arrival_ns]));
-                }
+    for_each_group(join, &mut |instances, arrivals| {
+        let own_ns = typical(join, arrivals, Arrival::rolled_ns);
+        let Some((own_ns, arrival_ns)) = own_ns.zip(typical(join, arrivals, |a| Some(a.arrival_ns))) else { return };
+        let of_instance = |at: &usize| join.instances[*at].arrivals.iter().map(|a| (a.rank, *at)).collect::<Vec<_>>();
+        let place: FxHashMap<usize, usize> = instances.iter().flat_map(of_instance).collect();
+        for a in arrivals {
+            if let Some((at, rolled_ns)) = place.get(&a.rank).zip(a.rolled_ns()) {
+                found.push((*at, a.rank, [rolled_ns - own_ns, a.arrival_ns - arrival_ns]));
             }
         }
-    }
+    });
     for (at, rank, [above_ns, later_ns]) in found {
         let arrivals = &mut join.instances[at].arrivals;
         if let Ok(place) = arrivals.binary_search_by_key(&rank, |a| a.rank) {
