@@ -2,7 +2,7 @@
 //! typical of its role and transfers take no time.
 
 use measure::graph::NodeKind;
-use measure::graph::condensed::Path;
+use measure::graph::Path;
 use measure::own_time::OwnTime;
 use topology::join::Join;
 use trace::{Op, PipelineRow};
@@ -36,8 +36,8 @@ impl Scaled {
     fn without_waits(&self, ranks: usize) -> Option<Self> {
         let nodes = &self.graph.nodes;
         let own_arrival = |at: usize| {
-            let transfer = self.graph.paths_to(at).first()?.from as usize;
-            let arrivals = self.graph.paths_to(transfer).iter().map(|path| path.from);
+            let transfer = self.graph.paths_to(at).next()?.from as usize;
+            let arrivals = self.graph.paths_to(transfer).map(|path| path.from);
             arrivals
                 .filter(|_| nodes[transfer].kind.is_none())
                 .find(|from| nodes[*from as usize].rank == nodes[at].rank)

@@ -17,8 +17,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use measure::graph::condensed::Path;
-use measure::graph::{Condensed, NodeKind};
+use measure::graph::{Condensed, NodeKind, Path, Paths};
+use rayon::iter::Either;
 use topology::arrivals::Joined;
 
 /// No instance, rank, span or node.
@@ -100,7 +100,7 @@ pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) spans: Vec<Span>,
     /// For each node, the paths to it from others.
-    paths: Vec<Path>,
+    paths: Paths,
     /// The begin of the recording in global time, from which replays count.
     pub(crate) origin_ns: i64,
     /// Length of the recording.
@@ -131,17 +131,16 @@ impl Changes {
 struct Draft {
     node: Node,
     end_ns: i64,
-    paths: Paths,
+    awaits: Awaits,
 }
 
-/// Where the paths to a node are. Those of the ranks are most of the memory of a graph, so they are not copied before the order is
-/// known.
+/// What a node waits for. The paths of the ranks are most of the memory of a graph, so they are not copied before the order is known.
 #[derive(Clone, Copy)]
-enum Paths {
-    /// In the graph of the rank: those to the node at this position.
+enum Awaits {
+    /// The paths in the graph of its rank to the node at this position.
     OfRank(u32),
-    /// In [`Builder::joining`].
-    Joining { from: u32, to: u32 },
+    /// The ends of the nodes between these positions of [`Builder::joining`].
+    Joined { from: u32, to: u32 },
 }
 
 impl Graph {
@@ -190,13 +189,12 @@ impl Graph {
         ends_ns.clear();
         let (mut from, mut last_ns) = (0, 0);
         for node in &self.nodes {
-            let to = node.paths_end as usize;
-            let mut ready_ns = if from == to { 0 } else { i64::MIN };
+            let mut ready_ns = if from == node.paths_end { 0 } else { i64::MIN };
             let of_segment = of_segment(&factors, node);
-            for path in &self.paths[from..to] {
-                ready_ns = ready_ns.max(ends_ns[path.from as usize] + length_ns(path, of_segment));
+            for path in self.paths.between(from, node.paths_end) {
+                ready_ns = ready_ns.max(ends_ns[path.from as usize] + length_ns(&path, of_segment));
             }
-            from = to;
+            from = node.paths_end;
             let own_ns = now_ns.get(node.own as usize).copied().unwrap_or(0);
             let end_ns = ready_ns + node.rest_ns + own_ns;
             last_ns = last_ns.max(end_ns);
@@ -216,10 +214,9 @@ impl Graph {
                 on_path(node.own as usize, 1.0);
             }
             let of_segment = of_segment(&factors, node);
-            let end_of = |path: &&Path| ends_ns[path.from as usize] + length_ns(path, of_segment);
-            let path = self.paths_to(at).iter().max_by_key(end_of);
-            for (kind, ns) in (0..).zip(path.into_iter().flat_map(|path| [path.host_ns, path.device_ns, path.late_ns]))
-            {
+            let end_of = |path: &Path| ends_ns[path.from as usize] + length_ns(path, of_segment);
+            let path = self.paths_to(at).max_by_key(end_of);
+            for (kind, ns) in (0..).zip(path.iter().flat_map(|path| [path.host_ns, path.device_ns, path.late_ns])) {
                 if ns > 0 {
                     let span = node.segment as usize + kind;
                     on_path(span, ns as f64 / self.spans[span].len_ns.max(1) as f64);
@@ -233,18 +230,21 @@ impl Graph {
     /// `None` if nodes then wait for each other.
     pub(crate) fn changed(&self, changes: &Changes) -> Option<(Self, Vec<u32>)> {
         let recorded = self.nodes.len();
-        let paths_to = |node: usize| match node.checked_sub(recorded) {
-            Some(added) => changes.added[added].1.as_slice(),
-            None => changes.paths.get(&(node as u32)).map_or(self.paths_to(node), Vec::as_slice),
+        let paths_to = |node: usize| {
+            let changed = match node.checked_sub(recorded) {
+                Some(added) => Some(&changes.added[added].1),
+                None => changes.paths.get(&(node as u32)),
+            };
+            changed.map_or_else(|| Either::Left(self.paths_to(node)), |paths| Either::Right(paths.iter().copied()))
         };
         let all = recorded + changes.added.len();
-        let mut order = order(all, |node| paths_to(node).iter().map(|path| path.from))?;
+        let mut order = order(all, |node| paths_to(node).map(|path| path.from))?;
         order.retain(|node| !changes.removed.contains(node));
         let place = places(&order, all);
-        let (mut nodes, mut paths) = (Vec::with_capacity(order.len()), Vec::new());
+        let (mut nodes, mut paths) = (Vec::with_capacity(order.len()), Paths::with_capacity(self.paths.len()));
         for node in &order {
-            let moved = |path: &Path| Path { from: place[path.from as usize], ..*path };
-            paths.extend(paths_to(*node as usize).iter().map(moved));
+            let moved = |path: Path| Path { from: place[path.from as usize], ..path };
+            paths.extend(paths_to(*node as usize).map(moved));
             let added = (*node as usize).checked_sub(recorded);
             let node = added.map_or_else(|| self.nodes[*node as usize], |added| changes.added[added].0);
             nodes.push(Node { paths_end: paths.len() as u32, ..node });
@@ -255,14 +255,14 @@ impl Graph {
 
     /// Of the paths to a node, the one that ends last if nothing is changed; of several ones that end together, one from work of the
     /// rank. `ends_ns` are those of the recording.
-    pub(crate) fn last_path(&self, node: usize, ends_ns: &[i64]) -> Option<&Path> {
+    pub(crate) fn last_path(&self, node: usize, ends_ns: &[i64]) -> Option<Path> {
         let is_work = |path: &Path| self.nodes[path.from as usize].kind != Some(NodeKind::Leave);
-        self.paths_to(node).iter().max_by_key(|path| (ready_ns(path, ends_ns), is_work(path)))
+        self.paths_to(node).max_by_key(|path| (ready_ns(path, ends_ns), is_work(path)))
     }
 
-    pub(crate) fn paths_to(&self, node: usize) -> &[Path] {
+    pub(crate) fn paths_to(&self, node: usize) -> impl ExactSizeIterator<Item = Path> + Clone {
         let from = node.checked_sub(1).map_or(0, |before| self.nodes[before].paths_end);
-        &self.paths[from as usize..self.nodes[node].paths_end as usize]
+        self.paths.between(from, self.nodes[node].paths_end)
     }
 
     /// For each span, its length now over the recorded one.
@@ -295,8 +295,8 @@ fn length_ns(path: &Path, factors: [f64; 3]) -> i64 {
 
 struct Builder<'a> {
     drafts: Vec<Draft>,
-    /// The paths by which ranks are joined.
-    joining: Vec<Path>,
+    /// The nodes by which ranks are joined.
+    joining: Vec<u32>,
     spans: Vec<Span>,
     /// For each rank, the position of its first node.
     firsts: Vec<u32>,
@@ -328,7 +328,7 @@ impl Builder<'_> {
         for (at, kept) in graph.nodes.iter().enumerate() {
             let segment = first_span + 3 * kept.segment;
             let node = Node { at_ns: kept.at_ns, segment, ..Node::bare(Some(kept.kind), rank as u32, NONE) };
-            self.drafts.push(Draft { node, end_ns: global(rank, kept.end_ns), paths: Paths::OfRank(at as u32) });
+            self.drafts.push(Draft { node, end_ns: global(rank, kept.end_ns), awaits: Awaits::OfRank(at as u32) });
         }
         self.collectives.push(graph.collectives());
     }
@@ -369,7 +369,7 @@ impl Builder<'_> {
                 let awaited: Vec<u32> = arrivals.map(|(_, [arrive, _])| *arrive).collect();
                 let at = self.segment_of(*rank, *leave);
                 let node = self.transfer((position, *rank as u32, at), end_ns, &awaited);
-                self.drafts[*leave as usize].paths = self.after(&[node]);
+                self.drafts[*leave as usize].awaits = self.after(&[node]);
             }
             return;
         }
@@ -381,9 +381,9 @@ impl Builder<'_> {
             let at = self.segment_of(rank, leave);
             let len_ns = (draft.end_ns - ended_ns).max(0);
             let own = self.add_span(SpanKind::Leaving, rank as u32, at, len_ns);
-            let paths = self.after(&[node]);
+            let awaits = self.after(&[node]);
             let draft = &mut self.drafts[leave as usize];
-            (draft.node.own, draft.paths) = (own, paths);
+            (draft.node.own, draft.awaits) = (own, awaits);
         }
     }
 
@@ -397,27 +397,30 @@ impl Builder<'_> {
         let end_ns = end_ns.max(begin_ns);
         let own = self.add_span(SpanKind::Transfer, rank, at, end_ns - begin_ns);
         let node = Node { own, ..Node::bare(None, rank, instance) };
-        let paths = self.after(awaited);
-        self.drafts.push(Draft { node, end_ns, paths });
+        let awaits = self.after(awaited);
+        self.drafts.push(Draft { node, end_ns, awaits });
         self.drafts.len() as u32 - 1
     }
 
-    /// Paths on which nothing takes time.
-    fn after(&mut self, nodes: &[u32]) -> Paths {
+    /// Waits for these nodes, and for nothing after them.
+    fn after(&mut self, nodes: &[u32]) -> Awaits {
         let from = self.joining.len() as u32;
-        self.joining.extend(nodes.iter().map(|node| Path { from: *node, ..Path::default() }));
-        Paths::Joining { from, to: self.joining.len() as u32 }
+        self.joining.extend_from_slice(nodes);
+        Awaits::Joined { from, to: self.joining.len() as u32 }
     }
 
     fn paths_to(&self, draft: &Draft) -> impl Iterator<Item = Path> {
-        let (first, paths) = match draft.paths {
-            Paths::Joining { from, to } => (0, &self.joining[from as usize..to as usize]),
-            Paths::OfRank(at) => {
-                let rank = draft.node.rank as usize;
-                (self.firsts[rank], self.ranks[rank].paths_to(at as usize))
+        match draft.awaits {
+            Awaits::Joined { from, to } => {
+                let joining = &self.joining[from as usize..to as usize];
+                Either::Left(joining.iter().map(|from| Path { from: *from, ..Path::default() }))
             }
-        };
-        paths.iter().map(move |path| Path { from: first + path.from, ..*path })
+            Awaits::OfRank(at) => {
+                let rank = draft.node.rank as usize;
+                let (first, paths) = (self.firsts[rank], self.ranks[rank].paths_to(at as usize));
+                Either::Right(paths.map(move |path| Path { from: first + path.from, ..path }))
+            }
+        }
     }
 
     /// Sorts nodes so that each comes after those that it waits for.
@@ -426,8 +429,8 @@ impl Builder<'_> {
         let place = places(&order, self.drafts.len());
         let origin_ns = self.drafts.iter().map(|draft| draft.end_ns).min()?;
         let spans = std::mem::take(&mut self.spans);
-        let paths = (0..self.drafts.len()).map(|node| self.paths_to(&self.drafts[node]).count()).sum();
-        let (nodes, paths) = (Vec::with_capacity(order.len()), Vec::with_capacity(paths));
+        let paths = (0..self.drafts.len()).map(|node| self.paths_to(&self.drafts[node]).len()).sum();
+        let (nodes, paths) = (Vec::with_capacity(order.len()), Paths::with_capacity(paths));
         let mut graph = Graph { nodes, spans, paths, origin_ns, end_ns: 0 };
         for draft in order {
             let draft = &self.drafts[draft as usize];

@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
         let run = self.run;
         let nodes = &run.graph.nodes;
         let node = nodes[leave];
-        let arrivals = || run.graph.paths_to(before).iter().map(|path| path.from as usize);
+        let arrivals = || run.graph.paths_to(before).map(|path| path.from as usize);
         let (own, last) = match nodes[before].kind {
             Some(_) => (before, before),
             None => {

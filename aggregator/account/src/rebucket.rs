@@ -17,8 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use measure::graph::NodeKind;
-use measure::graph::condensed::Path;
+use measure::graph::{NodeKind, Path};
 use model::stats::lower_median;
 use topology::join::Join;
 
@@ -284,12 +283,12 @@ impl Change<'_> {
         let (mut nodes, mut queued): (Vec<(u32, i64)>, _) = (Vec::with_capacity(recorded.len()), Vec::new());
         for of in recorded {
             let arrive = of.ranks[&rank][0];
-            let all = self.run.graph.paths_to(arrive as usize);
+            let all: Vec<Path> = self.run.graph.paths_to(arrive as usize).collect();
             let (queue, own): (Vec<Path>, Vec<Path>) = all.iter().partition(|path| leaves.contains(&path.from));
             queued.extend(queue.iter().map(|path| path.fixed_ns + path.late_ns));
             let done_ns = |paths: &[Path]| paths.iter().map(|path| ready_ns(path, self.ends_ns)).max();
             let end_ns = self.ends_ns[arrive as usize];
-            let at_ns = end_ns - done_ns(all).zip(done_ns(&own)).map_or(0, |(all_ns, own_ns)| all_ns - own_ns);
+            let at_ns = end_ns - done_ns(&all).zip(done_ns(&own)).map_or(0, |(all_ns, own_ns)| all_ns - own_ns);
             let after = |(from, ns): &(u32, i64)| Path { from: *from, fixed_ns: at_ns - ns, ..Path::default() };
             let own = if own.is_empty() { nodes.last().map(after).into_iter().collect() } else { own };
             let mut node = self.run.graph.nodes[arrive as usize];
@@ -314,8 +313,8 @@ impl Change<'_> {
             let paths = run.graph.paths_to(at as usize);
             if changes.removed.contains(&at) {
                 changes.paths.insert(at, Vec::new());
-            } else if paths.iter().any(|path| now.contains_key(&path.from)) {
-                let paths: Vec<Path> = paths.iter().filter_map(|path| moved(path, node.at_ns)).collect();
+            } else if paths.clone().any(|path| now.contains_key(&path.from)) {
+                let paths: Vec<Path> = paths.filter_map(|path| moved(&path, node.at_ns)).collect();
                 changes.paths.insert(at, (!paths.is_empty()).then_some(paths)?);
             }
         }

@@ -148,9 +148,11 @@ impl Followed {
             Accounted::of(graphs.into_values().collect(), &parts, &join, clocks, is_shown)
         };
         let mut accounted = account(own_time);
-        if accounted.as_ref().is_ok_and(Accounted::may_miss_a_rank) {
+        let stands_out = |rank: usize| cases[rank].stands_out(thresholds) || is_shown[rank];
+        // The account by collectives counts only if it names ranks that stand out: without such, it is not made.
+        let one_stands_out = (0..cases.len()).any(stands_out);
+        if accounted.as_ref().is_ok_and(|account| one_stands_out && account.may_miss_a_rank()) {
             follow_collectives(own_time, thresholds.max_queue_gap_ns);
-            let stands_out = |rank: usize| cases[rank].stands_out(thresholds) || is_shown[rank];
             let of_collectives = account(own_time).ok().filter(|account| account.names_only(stands_out));
             accounted = of_collectives.map_or(accounted, Ok);
         }

@@ -13,8 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use measure::graph::NodeKind;
-use measure::graph::condensed::Path;
+use measure::graph::{NodeKind, Path};
 
 use crate::contention::Contention;
 use crate::graph::{Changes, Graph, NONE};
@@ -25,7 +24,7 @@ impl Scaled {
     pub(crate) fn blocked(&self, ranks: usize) -> Option<Self> {
         let mut changed: BTreeMap<u32, Vec<Path>> = BTreeMap::new();
         for (to, path) in behind_collectives(&self.graph) {
-            changed.entry(to).or_insert_with(|| self.graph.paths_to(to as usize).to_vec()).push(path);
+            changed.entry(to).or_insert_with(|| self.graph.paths_to(to as usize).collect()).push(path);
         }
         self.changed(&Changes::of_paths(changed), ranks)
     }
@@ -55,7 +54,7 @@ impl Scaled {
                 let of_before = &self.graph.nodes[before as usize];
                 let Some(leave) = left.get(&(of_before.rank, of_before.instance)) else { continue };
                 if self.passed[before as usize] == self.passed[gather as usize] {
-                    let mut paths = self.graph.paths_to(before as usize).to_vec();
+                    let mut paths: Vec<Path> = self.graph.paths_to(before as usize).collect();
                     paths.push(Path { from: *leave, ..Path::default() });
                     changed.insert(gather, paths);
                 }
@@ -104,14 +103,14 @@ fn behind_collectives(graph: &Graph) -> Vec<(u32, Path)> {
             Some(NodeKind::Host | NodeKind::Wait | NodeKind::Arrive) => !on_device,
             _ => false,
         };
-        for path in graph.paths_to(at as usize).iter().filter(|_| works) {
+        for path in graph.paths_to(at as usize).filter(|_| works) {
             // A rank that calls a collective right after another one has no host between them.
             let by_host = matches!(
                 graph.nodes[path.from as usize].kind,
                 Some(NodeKind::Begin | NodeKind::Host | NodeKind::Wait | NodeKind::Arrive)
             );
             if by_host {
-                let work = if on_device { Path { device_ns: path.device_ns, ..Path::default() } } else { *path };
+                let work = if on_device { Path { device_ns: path.device_ns, ..Path::default() } } else { path };
                 // The collective that is called at the end of the path does not block it.
                 let from_segment = node.segment + u32::from(node.kind != Some(NodeKind::Arrive));
                 called.entry((node.rank, from_segment)).or_default().push((at, work));

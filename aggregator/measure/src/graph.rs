@@ -29,6 +29,7 @@ mod host_only;
 mod input;
 mod nodes;
 mod order;
+mod paths;
 #[cfg(test)]
 mod tests;
 mod usual;
@@ -41,6 +42,7 @@ pub use self::condensed::Condensed;
 use self::contention::Contention;
 pub use self::device::follows;
 pub use self::nodes::{Edge, NO_ROW, Node, NodeKind, RankGraph, Starts};
+pub use self::paths::{Path, Paths};
 
 impl RankGraph {
     /// The graph of a rank; `None` if no rows were recorded.

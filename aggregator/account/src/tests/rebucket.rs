@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use measure::graph::condensed::{Kept, Path, Segment};
-use measure::graph::{Condensed, NodeKind};
+use measure::graph::condensed::{Kept, Segment};
+use measure::graph::{Condensed, NodeKind, Path};
 use measure::own_time::{OwnTime, Stretch};
 use model::intervals::Interval;
 use model::steps::StepWindow;
@@ -25,7 +25,7 @@ fn rank(buckets: &[Bucket]) -> Condensed {
     graph.segments.push(Segment { at_ns: 0, step: Some(0), step_end_ns: Some(end_ns), ..Segment::default() });
     let mut add =
         |kind: NodeKind, segment: usize, (at_ns, end_ns): (i64, i64), collective: Option<u32>, paths: &[Path]| {
-            graph.paths.extend_from_slice(paths);
+            graph.paths.extend(paths.iter().copied());
             let (segment, paths_end) = (segment as u32, graph.paths.len() as u32);
             graph.nodes.push(Kept { kind, segment, at_ns, end_ns, collective, paths_end });
             graph.nodes.len() as u32 - 1

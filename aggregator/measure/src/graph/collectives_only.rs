@@ -11,8 +11,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::condensed::{Condensed, Kept, LATE_NS, Path, Segment};
+use super::condensed::{Condensed, Kept, LATE_NS, Segment};
 use super::nodes::NodeKind;
+use super::paths::Path;
 use crate::own_time::{OwnTime, Stretch};
 
 /// A rank that waited for a collective goes on after this time at most.
@@ -45,6 +46,7 @@ impl Condensed {
             let host = Path { from: before.end.0, host_ns: end_ns - before.end.1, ..Path::default() };
             graph.add(NodeKind::Host, (end_ns, end_ns), None, &[host]);
         }
+        graph.shrink_to_fit();
         graph
     }
 
@@ -117,7 +119,7 @@ impl Condensed {
         let segment = self.segments.partition_point(is_before).saturating_sub(1);
         self.segments[segment].host_ns += paths.iter().map(|path| path.host_ns).max().unwrap_or(0);
         self.segments[segment].late_ns += paths.iter().map(|path| path.late_ns).max().unwrap_or(0);
-        self.paths.extend_from_slice(paths);
+        self.paths.extend(paths.iter().copied());
         let (segment, paths_end) = (segment as u32, self.paths.len() as u32);
         self.nodes.push(Kept { kind, segment, at_ns, end_ns, collective, paths_end });
         self.nodes.len() as u32 - 1

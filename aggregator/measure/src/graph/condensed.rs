@@ -15,6 +15,7 @@
 //! as long as the recording, to the ns.
 
 use super::nodes::{NodeKind, RankGraph};
+use super::paths::{Path, Paths};
 use model::intervals::Interval;
 use model::steps::StepWindow;
 
@@ -33,37 +34,6 @@ pub(super) const FACTORS: [[f64; 3]; 10] = [
 ];
 /// A start that is later than this after all that it waits for is late.
 pub(super) const LATE_NS: i64 = 3_000;
-
-/// A path from one kept node to another, without the nodes between them, and with the length of the second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Path {
-    /// The node at whose end it begins.
-    pub from: u32,
-    /// The time of the host on it.
-    pub host_ns: i64,
-    /// The time of device work on it.
-    pub device_ns: i64,
-    /// The time by which starts on it are late.
-    pub late_ns: i64,
-    /// All other time on it: usual times between ends and starts, and overlaps, which are negative.
-    pub fixed_ns: i64,
-}
-
-impl Path {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            from: self.from,
-            host_ns: self.host_ns + other.host_ns,
-            device_ns: self.device_ns + other.device_ns,
-            late_ns: self.late_ns + other.late_ns,
-            fixed_ns: self.fixed_ns + other.fixed_ns,
-        }
-    }
-
-    pub(super) fn length(&self, [host, device, late]: [f64; 3]) -> f64 {
-        host * self.host_ns as f64 + device * self.device_ns as f64 + late * self.late_ns as f64 + self.fixed_ns as f64
-    }
-}
 
 /// A segment of the program of a rank. The first one is before all marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,7 +79,7 @@ pub struct Condensed {
     /// The kept nodes. The first one is the begin of the recording.
     pub nodes: Vec<Kept>,
     /// The paths to all nodes. To the end of a collective leads one from its arrival, with the whole time between.
-    pub paths: Vec<Path>,
+    pub paths: Paths,
     /// The segments by time.
     pub segments: Vec<Segment>,
 }
@@ -136,6 +106,7 @@ impl Condensed {
             condensed.nodes.push(Kept { kind, segment, at_ns, end_ns, collective, paths_end: 0 });
         }
         condensed.follow(graph, &segment_of, &place);
+        condensed.shrink_to_fit();
         condensed
     }
 
@@ -146,7 +117,7 @@ impl Condensed {
         ends.is_sorted()
             && self.nodes.last().is_some_and(|node| node.paths_end as usize == self.paths.len())
             && self.nodes.iter().all(has_segment)
-            && (0..self.nodes.len()).all(|node| self.paths_to(node).iter().all(|path| (path.from as usize) < node))
+            && (0..self.nodes.len()).all(|node| self.paths_to(node).all(|path| (path.from as usize) < node))
     }
 
     /// The rank's active steps as its host ran them.
@@ -183,9 +154,15 @@ impl Condensed {
     }
 
     /// The paths to a node.
-    pub fn paths_to(&self, node: usize) -> &[Path] {
+    pub fn paths_to(&self, node: usize) -> impl ExactSizeIterator<Item = Path> + Clone {
         let from = node.checked_sub(1).map_or(0, |before| self.nodes[before].paths_end);
-        &self.paths[from as usize..self.nodes[node].paths_end as usize]
+        self.paths.between(from, self.nodes[node].paths_end)
+    }
+
+    /// Gives back the room for further nodes: the graphs of all ranks are in memory together.
+    pub(super) fn shrink_to_fit(&mut self) {
+        self.nodes.shrink_to_fit();
+        self.paths.shrink_to_fit();
     }
 
     /// Follows the paths through each segment. Only nodes of the segment follow those that are not kept.
@@ -223,7 +200,7 @@ impl Condensed {
         }
         for (node, place) in place.iter().enumerate().filter(|(_, place)| **place != NONE) {
             let (begin, end) = of_node[node];
-            self.paths.extend_from_slice(&found[begin..end]);
+            self.paths.extend(found[begin..end].iter().copied());
             self.nodes[*place as usize].paths_end = self.paths.len() as u32;
         }
     }

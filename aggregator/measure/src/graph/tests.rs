@@ -275,7 +275,7 @@ proptest! {
             let all = ends_ns(&whole, &condensed, factors);
             let mut found: Vec<f64> = Vec::new();
             for (at, node) in condensed.nodes.iter().enumerate() {
-                let paths = condensed.paths_to(at).iter();
+                let paths = condensed.paths_to(at);
                 let lengths = paths.map(|path| found[path.from as usize] + path.length(factors[node.segment as usize]));
                 let end = lengths.fold(f64::NEG_INFINITY, f64::max);
                 found.push(if end.is_finite() { end } else { node.end_ns as f64 });

@@ -11,8 +11,8 @@ use trace::{
 };
 
 use measure::communication::{CommunicationEvidence, Suspect};
-use measure::graph::NodeKind;
-use measure::graph::condensed::{self as graph, Condensed, Kept, Segment};
+use measure::graph::condensed::{Condensed, Kept, Segment};
+use measure::graph::{NodeKind, Path};
 use measure::overhead::StepOverhead;
 use measure::own_time::{Done, OwnTime, PathWork, RangePart, StepPart, Stretch};
 use measure::part::RankPart;
@@ -255,7 +255,7 @@ impl PartRows {
             GraphNodeRow { rank, kind: kind as i32, segment, at_ns, end_ns, collective, paths }
         }));
         self.graph_paths.extend(graph.paths.iter().map(|path| {
-            let graph::Path { from, host_ns, device_ns, late_ns, fixed_ns } = *path;
+            let Path { from, host_ns, device_ns, late_ns, fixed_ns } = path;
             GraphPathRow { rank, from_node: from.cast_signed(), host_ns, device_ns, late_ns, fixed_ns }
         }));
     }
@@ -461,7 +461,7 @@ impl Remaining {
         };
         let path = |row: GraphPathRow| {
             let GraphPathRow { rank: _, from_node, host_ns, device_ns, late_ns, fixed_ns } = row;
-            graph::Path { from: from_node.cast_unsigned(), host_ns, device_ns, late_ns, fixed_ns }
+            Path { from: from_node.cast_unsigned(), host_ns, device_ns, late_ns, fixed_ns }
         };
         let nodes: Vec<Kept> = rows_of(&mut self.graph_nodes, rank).into_iter().map(node).collect();
         let segments = rows_of(&mut self.graph_segments, rank).into_iter().map(segment).collect();
