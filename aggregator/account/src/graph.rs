@@ -127,20 +127,19 @@ impl Changes {
     }
 }
 
-/// A node before the order is known.
+/// A node before the order is known. The rest of it stays in the graph of its rank until then: the graphs of all ranks are most of the
+/// memory of a job.
 struct Draft {
-    node: Node,
     end_ns: i64,
-    awaits: Awaits,
-}
-
-/// What a node waits for. The paths of the ranks are most of the memory of a graph, so they are not copied before the order is known.
-#[derive(Clone, Copy)]
-enum Awaits {
-    /// The paths in the graph of its rank to the node at this position.
-    OfRank(u32),
-    /// The ends of the nodes between these positions of [`Builder::joining`].
-    Joined { from: u32, to: u32 },
+    /// As of a [`Node`].
+    rank: u32,
+    instance: u32,
+    own: u32,
+    /// Its position in the graph of its rank; [`NONE`] of a transfer.
+    kept: u32,
+    /// Where the nodes that join it to other ranks are in [`Builder::joining`]. It ends with the last of them. A node without such
+    /// follows the paths in the graph of its rank.
+    joined: (u32, u32),
 }
 
 impl Graph {
@@ -153,12 +152,14 @@ impl Graph {
         (global, error_ns): ClocksOfRanks<'_>,
     ) -> Option<Self> {
         let errors_ns = (0..ranks.len()).map(|rank| error_ns(rank).unwrap_or(0).max(CLOCKS_NS));
+        let sum = |of: fn(&Condensed) -> usize| ranks.iter().map(|rank| of(rank)).sum::<usize>();
+        let joined: usize = instances.iter().map(|instance| instance.arrivals.len()).sum();
         let mut builder = Builder {
-            drafts: Vec::new(),
-            joining: Vec::new(),
-            spans: Vec::new(),
-            firsts: Vec::new(),
-            collectives: Vec::new(),
+            drafts: Vec::with_capacity(sum(|rank| rank.nodes.len()) + instances.len()),
+            joining: Vec::with_capacity(2 * joined),
+            spans: Vec::with_capacity(3 * sum(|rank| rank.segments.len()) + joined + instances.len()),
+            firsts: Vec::with_capacity(ranks.len()),
+            collectives: Vec::with_capacity(ranks.len()),
             errors_ns: errors_ns.collect(),
             barriers: (0, 0),
             ranks,
@@ -298,8 +299,8 @@ struct Builder<'a> {
     /// The nodes by which ranks are joined.
     joining: Vec<u32>,
     spans: Vec<Span>,
-    /// For each rank, the position of its first node.
-    firsts: Vec<u32>,
+    /// For each rank, the positions of its first node and its first span.
+    firsts: Vec<[u32; 2]>,
     /// Arrival and end of each of its collectives.
     collectives: Vec<Vec<Option<[u32; 2]>>>,
     /// For each rank, the error of its clock.
@@ -316,8 +317,7 @@ impl Builder<'_> {
     }
 
     fn add_rank(&mut self, rank: usize, global: &dyn Fn(usize, i64) -> i64) {
-        let (first, first_span) = (self.drafts.len() as u32, self.spans.len() as u32);
-        self.firsts.push(first);
+        self.firsts.push([self.drafts.len() as u32, self.spans.len() as u32]);
         let graph = self.ranks[rank];
         for (at, segment) in (0..).zip(&graph.segments) {
             self.add_span(SpanKind::Host, rank as u32, at, segment.host_ns);
@@ -325,10 +325,9 @@ impl Builder<'_> {
             self.spans[device as usize].contended_ns = segment.contended_ns.clamp(0, segment.device_ns.max(0));
             self.add_span(SpanKind::Late, rank as u32, at, segment.late_ns);
         }
-        for (at, kept) in graph.nodes.iter().enumerate() {
-            let segment = first_span + 3 * kept.segment;
-            let node = Node { at_ns: kept.at_ns, segment, ..Node::bare(Some(kept.kind), rank as u32, NONE) };
-            self.drafts.push(Draft { node, end_ns: global(rank, kept.end_ns), awaits: Awaits::OfRank(at as u32) });
+        for (kept, node) in (0..).zip(&graph.nodes) {
+            let end_ns = global(rank, node.end_ns);
+            self.drafts.push(Draft { end_ns, rank: rank as u32, instance: NONE, own: NONE, kept, joined: (0, 0) });
         }
         self.collectives.push(graph.collectives());
     }
@@ -337,12 +336,12 @@ impl Builder<'_> {
     fn members(&mut self, position: u32, instance: &Joined) -> Vec<(usize, [u32; 2])> {
         let nodes_of = |rank: usize, collective: usize| {
             let nodes = self.collectives.get(rank)?.get(collective).copied()??;
-            Some(nodes.map(|node| self.firsts[rank] + node))
+            Some(nodes.map(|node| self.firsts[rank][0] + node))
         };
         let members = instance.arrivals.iter().filter_map(|a| Some((a.rank, nodes_of(a.rank, a.stretch as usize)?)));
         let members: Vec<(usize, [u32; 2])> = members.collect();
         for node in members.iter().flat_map(|(_, nodes)| nodes) {
-            self.drafts[*node as usize].node.instance = position;
+            self.drafts[*node as usize].instance = position;
         }
         members
     }
@@ -369,7 +368,7 @@ impl Builder<'_> {
                 let awaited: Vec<u32> = arrivals.map(|(_, [arrive, _])| *arrive).collect();
                 let at = self.segment_of(*rank, *leave);
                 let node = self.transfer((position, *rank as u32, at), end_ns, &awaited);
-                self.drafts[*leave as usize].awaits = self.after(&[node]);
+                self.drafts[*leave as usize].joined = self.after(&[node]);
             }
             return;
         }
@@ -381,14 +380,14 @@ impl Builder<'_> {
             let at = self.segment_of(rank, leave);
             let len_ns = (draft.end_ns - ended_ns).max(0);
             let own = self.add_span(SpanKind::Leaving, rank as u32, at, len_ns);
-            let awaits = self.after(&[node]);
+            let joined = self.after(&[node]);
             let draft = &mut self.drafts[leave as usize];
-            (draft.node.own, draft.awaits) = (own, awaits);
+            (draft.own, draft.joined) = (own, joined);
         }
     }
 
     fn segment_of(&self, rank: usize, node: u32) -> u32 {
-        self.ranks[rank].nodes[(node - self.firsts[rank]) as usize].segment
+        self.ranks[rank].nodes[self.drafts[node as usize].kept as usize].segment
     }
 
     /// A transfer from the last of `awaited` to `end_ns`.
@@ -396,31 +395,39 @@ impl Builder<'_> {
         let begin_ns = awaited.iter().map(|arrive| self.drafts[*arrive as usize].end_ns).max().unwrap_or(end_ns);
         let end_ns = end_ns.max(begin_ns);
         let own = self.add_span(SpanKind::Transfer, rank, at, end_ns - begin_ns);
-        let node = Node { own, ..Node::bare(None, rank, instance) };
-        let awaits = self.after(awaited);
-        self.drafts.push(Draft { node, end_ns, awaits });
+        let joined = self.after(awaited);
+        self.drafts.push(Draft { end_ns, rank, instance, own, kept: NONE, joined });
         self.drafts.len() as u32 - 1
     }
 
-    /// Waits for these nodes, and for nothing after them.
-    fn after(&mut self, nodes: &[u32]) -> Awaits {
+    /// Joins a draft to these nodes.
+    fn after(&mut self, nodes: &[u32]) -> (u32, u32) {
         let from = self.joining.len() as u32;
         self.joining.extend_from_slice(nodes);
-        Awaits::Joined { from, to: self.joining.len() as u32 }
+        (from, self.joining.len() as u32)
     }
 
-    fn paths_to(&self, draft: &Draft) -> impl Iterator<Item = Path> {
-        match draft.awaits {
-            Awaits::Joined { from, to } => {
-                let joining = &self.joining[from as usize..to as usize];
-                Either::Left(joining.iter().map(|from| Path { from: *from, ..Path::default() }))
-            }
-            Awaits::OfRank(at) => {
-                let rank = draft.node.rank as usize;
-                let (first, paths) = (self.firsts[rank], self.ranks[rank].paths_to(at as usize));
-                Either::Right(paths.map(move |path| Path { from: first + path.from, ..path }))
-            }
+    /// A node, without what follows from the paths to it.
+    fn node(&self, draft: &Draft) -> Node {
+        let Draft { rank, instance, own, kept, .. } = *draft;
+        if kept == NONE {
+            return Node { own, ..Node::bare(None, rank, instance) };
         }
+        let kept = &self.ranks[rank as usize].nodes[kept as usize];
+        let [_, first_span] = self.firsts[rank as usize];
+        let (at_ns, segment) = (kept.at_ns, first_span + 3 * kept.segment);
+        Node { at_ns, segment, own, ..Node::bare(Some(kept.kind), rank, instance) }
+    }
+
+    fn paths_to(&self, draft: &Draft) -> impl ExactSizeIterator<Item = Path> {
+        let (from, to) = draft.joined;
+        if from < to {
+            let joining = &self.joining[from as usize..to as usize];
+            return Either::Left(joining.iter().map(|from| Path { from: *from, ..Path::default() }));
+        }
+        let rank = draft.rank as usize;
+        let ([first, _], paths) = (self.firsts[rank], self.ranks[rank].paths_to(draft.kept as usize));
+        Either::Right(paths.map(move |path| Path { from: first + path.from, ..path }))
     }
 
     /// Sorts nodes so that each comes after those that it waits for.
@@ -434,7 +441,7 @@ impl Builder<'_> {
         let mut graph = Graph { nodes, spans, paths, origin_ns, end_ns: 0 };
         for draft in order {
             let draft = &self.drafts[draft as usize];
-            let own_ns = graph.spans.get(draft.node.own as usize).map_or(0, |span| span.len_ns);
+            let own_ns = graph.spans.get(draft.own as usize).map_or(0, |span| span.len_ns);
             let mut ready_ns = None;
             for path in self.paths_to(draft) {
                 let from_ns = self.drafts[path.from as usize].end_ns;
@@ -442,7 +449,7 @@ impl Builder<'_> {
                 graph.paths.push(Path { from: place[path.from as usize], ..path });
             }
             let rest_ns = draft.end_ns - own_ns - ready_ns.unwrap_or(origin_ns);
-            graph.nodes.push(Node { rest_ns, paths_end: graph.paths.len() as u32, ..draft.node });
+            graph.nodes.push(Node { rest_ns, paths_end: graph.paths.len() as u32, ..self.node(draft) });
             graph.end_ns = graph.end_ns.max(draft.end_ns - origin_ns);
         }
         Some(graph)

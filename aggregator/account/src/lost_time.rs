@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use measure::graph::Condensed;
 use measure::own_time::OwnTime;
+use model::ffi::give_back_freed_memory;
 use model::stats::{at_least, student_quantile};
 use rayon::prelude::*;
 use topology::join::Join;
@@ -202,6 +203,7 @@ impl Accounted {
             (run, places)
         };
         drop(ranks);
+        give_back_freed_memory();
         let lengths = Lengths::of(&run.graph, &places);
         let lost_time = lost_time(&run, &lengths, &places, (join, is_shown, min_steps));
         Ok(Self { run, lengths, lost_time })
