@@ -10,10 +10,10 @@ Nothing is written that is not asked for. Calls work without the GIL, and severa
 call (Ctrl-C) raises KeyboardInterrupt. Wrong inputs and options raise RankscopeError.
 """
 
-from rankscope._analysis import Analysis, Verdict, analyze, map_rank, reduce
+from rankscope._analysis import Analysis, Reason, Verdict, VerdictKind, analyze, map_rank, reduce
 from rankscope._compare import Diff, Prediction, WhatIf, diff, what_if
 from rankscope._errors import RankscopeError, RankscopeWarning
-from rankscope._hang import Culprit, Hang, HangWait, hang
+from rankscope._hang import Culprit, Fault, Hang, HangWait, WaitReason, hang
 from rankscope._rankscope import version as _version
 from rankscope._run import Ingested, Run, ingest, open
 from rankscope._table import Column, Table
@@ -25,15 +25,19 @@ __all__ = [
     "Column",
     "Culprit",
     "Diff",
+    "Fault",
     "Hang",
     "HangWait",
     "Ingested",
     "Prediction",
+    "Reason",
     "RankscopeError",
     "RankscopeWarning",
     "Run",
     "Table",
     "Verdict",
+    "VerdictKind",
+    "WaitReason",
     "WhatIf",
     "analyze",
     "diff",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankscope import _rankscope
@@ -17,11 +18,50 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+class VerdictKind(str, Enum):
+    """What a verdict says. Each is equal to its word in JSON."""
+
+    #: At least one rank slows the others down.
+    CAUSE = "cause"
+    #: A rank may slow the others down, but the evidence is not certain.
+    UNDECIDED = "undecided"
+    #: No rank stands out, and no part of the steps takes much but work.
+    BALANCED = "balanced"
+    #: No rank stands out, but much of the steps is lost because one rank or another is late.
+    JITTER = "jitter"
+    #: No rank stands out, but much of the steps is lost to transfers, dependencies or longer steps.
+    LOST = "lost"
+    #: The job hung: ranks are missing from a collective that others entered.
+    HUNG = "hung"
+    #: There is nothing to judge: one rank, no steps or no collectives.
+    NOTHING = "nothing"
+
+    __str__ = str.__str__
+
+
+class Reason(str, Enum):
+    """What a cause does for longer than its peers. Each is equal to its word in JSON."""
+
+    #: The device has more work, or the host of a rank without a device has.
+    COMPUTE = "compute"
+    #: The same kernels take longer than on other devices.
+    DEVICE = "device"
+    #: The host does something else while the device idles.
+    HOST = "host"
+    #: A range of input takes longer.
+    INPUT = "input"
+    #: Transfers of collectives.
+    NETWORK = "network"
+    #: A range that waits by its name takes longer.
+    WAITING = "waiting"
+
+    __str__ = str.__str__
+
+
 class Verdict(NamedTuple):
     """The rank that makes the others wait. Without a cause, the rank that stands out most; `kind` tells which."""
 
-    #: `cause`, `undecided`, `jitter`, `lost`, `balanced`, `hung` or `nothing` (to judge).
-    kind: str
+    kind: VerdictKind
     #: The rank; None if none stands out.
     rank: int | None
     host: str | None
@@ -35,8 +75,7 @@ class Verdict(NamedTuple):
     #: What it adds to a step, in ns, and the 95 % interval of that.
     cost_ns: int | None
     interval_ns: tuple[int, int] | None
-    #: `compute`, `host`, `input` or `communication`.
-    reason: str | None
+    reason: Reason | None
     #: The host range that contains the excess.
     where: str | None
     #: All ranks that are causes, the most expensive first.
@@ -137,7 +176,7 @@ def _verdict(data: dict[str, Any], identities: list[dict[str, Any]]) -> Verdict:
     known = next((identity for identity in identities if identity["rank"] == rank), {})
     low, high = data["step_delay_low_ns"], data["step_delay_high_ns"]
     return Verdict(
-        kind=data["kind"],
+        kind=VerdictKind(data["kind"]),
         rank=rank,
         host=known.get("host"),
         pid=known.get("pid"),
@@ -147,7 +186,7 @@ def _verdict(data: dict[str, Any], identities: list[dict[str, Any]]) -> Verdict:
         file=known.get("file"),
         cost_ns=data["step_delay_ns"],
         interval_ns=None if low is None or high is None else (low, high),
-        reason=data["reason"],
+        reason=None if data["reason"] is None else Reason(data["reason"]),
         where=data["evidence_range"],
         ranks=data["causes"],
         step_ns=data["step_ns"],

@@ -6,7 +6,7 @@ from rankscope._table import Table
 
 
 class AnalysisTables:
-    """The tables of an analysis."""
+    """The tables of an analysis, as its views in DuckDB."""
 
     def _table(self, name: str) -> Table:
         raise NotImplementedError
@@ -19,10 +19,28 @@ class AnalysisTables:
         return self._table("clock_fit")
 
     @property
+    def step_breakdown_raw(self) -> Table:
+        """All rows in the files of `step_breakdown`. One row per rank, device and step: its time in five parts that sum to
+        `wall_ns`. K: a kernel computes. C: a kernel communicates. M: a copy or fill runs. By rank and device:
+        everything, between steps, then each step."""
+        return self._table("step_breakdown_raw")
+
+    @property
     def step_breakdown(self) -> Table:
         """One row per rank, device and step: its time in five parts that sum to `wall_ns`. K: a kernel computes. C: a kernel
-        communicates. M: a copy or fill runs. By rank and device: everything, between steps, then each step."""
+        communicates. M: a copy or fill runs. By rank and device: everything, between steps, then each step. Steps
+        only."""
         return self._table("step_breakdown")
+
+    @property
+    def step_breakdown_gaps(self) -> Table:
+        """The time between steps, as one row per rank and device."""
+        return self._table("step_breakdown_gaps")
+
+    @property
+    def step_breakdown_total(self) -> Table:
+        """Everything recorded, as one row per rank and device: the steps and the time between them."""
+        return self._table("step_breakdown_total")
 
     @property
     def idle_breakdown(self) -> Table:
@@ -114,10 +132,22 @@ class AnalysisTables:
         return self._table("kernel_breakdown")
 
     @property
+    def launch_stats_raw(self) -> Table:
+        """All rows in the files of `launch_stats`. One row per rank, device and name of launched work: the time of the
+        launching calls, of the launched work, and the delay between them. By rank and device: all names together,
+        then the longest summed delay first."""
+        return self._table("launch_stats_raw")
+
+    @property
     def launch_stats(self) -> Table:
         """One row per rank, device and name of launched work: the time of the launching calls, of the launched work, and the
-        delay between them. By rank and device: all names together, then the longest summed delay first."""
+        delay between them. By rank and device: all names together, then the longest summed delay first. Names only."""
         return self._table("launch_stats")
+
+    @property
+    def launch_stats_total(self) -> Table:
+        """All names together, as one row per rank and device."""
+        return self._table("launch_stats_total")
 
     @property
     def queue_length(self) -> Table:
@@ -132,16 +162,39 @@ class AnalysisTables:
         return self._table("memcpy_bandwidth")
 
     @property
+    def gpu_utilization_raw(self) -> Table:
+        """All rows in the files of `gpu_utilization`. One row per rank, device and step: how well the device was used, by the
+        definitions of the TensorBoard plugin. By rank and device: all active steps together, then each."""
+        return self._table("gpu_utilization_raw")
+
+    @property
     def gpu_utilization(self) -> Table:
         """One row per rank, device and step: how well the device was used, by the definitions of the TensorBoard plugin. By
-        rank and device: all active steps together, then each."""
+        rank and device: all active steps together, then each. Steps only."""
         return self._table("gpu_utilization")
+
+    @property
+    def gpu_utilization_total(self) -> Table:
+        """All active steps together, as one row per rank and device."""
+        return self._table("gpu_utilization_total")
+
+    @property
+    def gpu_metrics_raw(self) -> Table:
+        """All rows in the files of `gpu_metrics`. One row per rank, device, step and hardware metric that a profiler sampled
+        (`nsys profile --gpu-metrics-devices`). By rank, device and metric: everything recorded, then each step in
+        which a sample lies."""
+        return self._table("gpu_metrics_raw")
 
     @property
     def gpu_metrics(self) -> Table:
         """One row per rank, device, step and hardware metric that a profiler sampled (`nsys profile --gpu-metrics-devices`).
-        By rank, device and metric: everything recorded, then each step in which a sample lies."""
+        By rank, device and metric: everything recorded, then each step in which a sample lies. Steps only."""
         return self._table("gpu_metrics")
+
+    @property
+    def gpu_metrics_total(self) -> Table:
+        """Everything recorded, as one row per rank, device and metric."""
+        return self._table("gpu_metrics_total")
 
     @property
     def kernel_sequences(self) -> Table:
@@ -161,10 +214,21 @@ class AnalysisTables:
         return self._table("idle_causes")
 
     @property
+    def data_loading_raw(self) -> Table:
+        """All rows in the files of `data_loading`. One row per rank and step: the time in which the step waits for input, that
+        is in ranges of data loaders and in the range `input` of `rank-agent`. By rank: everything, then each step."""
+        return self._table("data_loading_raw")
+
+    @property
     def data_loading(self) -> Table:
         """One row per rank and step: the time in which the step waits for input, that is in ranges of data loaders and in the
-        range `input` of `rank-agent`. By rank: everything, then each step."""
+        range `input` of `rank-agent`. By rank: everything, then each step. Steps only."""
         return self._table("data_loading")
+
+    @property
+    def data_loading_total(self) -> Table:
+        """Everything recorded, as one row per rank."""
+        return self._table("data_loading_total")
 
     @property
     def input_gaps(self) -> Table:

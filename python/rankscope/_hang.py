@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from typing import Any, NamedTuple
 
 from rankscope import _rankscope
@@ -10,13 +11,26 @@ from rankscope._errors import warn_of_losses
 from rankscope._options import Paths, paths
 
 
+class Fault(str, Enum):
+    """Why others wait for a rank. Each is equal to its word in JSON."""
+
+    #: Its program did not call an operation.
+    HOST = "host"
+    #: It called two operations in another order than the other ranks.
+    ORDER = "order"
+    #: Its device does not end what was called.
+    DEVICE = "device"
+    #: It has no dump.
+    NOT_READ = "not_read"
+
+    __str__ = str.__str__
+
+
 class Culprit(NamedTuple):
     """A rank that others wait for and that waits for nobody."""
 
     rank: int
-    #: `host`: its program did not call an operation. `order`: it called two operations in another order than the other ranks.
-    #: `device`: its device does not end what was called. `not_read`: it has no dump.
-    fault: str
+    fault: Fault
     #: The operation in which the others wait, as `allgather`; None where none is recorded.
     op: str | None
     communicator: str | None
@@ -33,6 +47,18 @@ class Culprit(NamedTuple):
     waiting_in_all: int | None
 
 
+class WaitReason(str, Enum):
+    """Why ranks are waited for. Each is equal to its word in JSON."""
+
+    NOT_CALLED = "not_called"
+    NOT_READ = "not_read"
+    DEVICE_STUCK = "device_stuck"
+    QUEUED = "queued"
+    NOT_KNOWN = "not_known"
+
+    __str__ = str.__str__
+
+
 class HangWait(NamedTuple):
     """Ranks that wait in an operation."""
 
@@ -42,8 +68,7 @@ class HangWait(NamedTuple):
     waiting: list[int]
     #: The ranks that they wait for.
     waits_for: list[int]
-    #: `not_called`, `not_read`, `device_stuck`, `queued` or `not_known`.
-    why: str
+    why: WaitReason
 
 
 class Hang(NamedTuple):
@@ -88,7 +113,7 @@ def _culprit(row: dict[str, Any]) -> Culprit:
     said = row["operation"] or {}
     return Culprit(
         row["rank"],
-        row["fault"],
+        Fault(row["fault"]),
         said.get("op"),
         said.get("communicator"),
         said.get("seq"),
@@ -101,4 +126,5 @@ def _culprit(row: dict[str, Any]) -> Culprit:
 
 
 def _wait(row: dict[str, Any]) -> HangWait:
-    return HangWait(row["op"], row["communicator"], row["seq"], row["waiting"], row["for"], row["why"])
+    why = WaitReason(row["why"])
+    return HangWait(row["op"], row["communicator"], row["seq"], row["waiting"], row["for"], why)

@@ -20,7 +20,7 @@ the numbers are right here instead; `strict_hta=True` gives HTA's own number whe
 * Counters of CUPTI's range profiler that do not match the launches are an error. HTA leaves the rank out.
 * Times keep their ns: nothing is rounded to whole µs before it is summed.
 
-pandas and pyarrow are needed; plots (`visualize=True`) are drawn if plotly is there.
+pandas and pyarrow are needed, and plotly for plots (`visualize=True`, which is the default as in HTA).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from rankscope import _hta_plots as plots
 from rankscope._analysis import Analysis, analyze
 from rankscope._errors import RankscopeError
 from rankscope._hta_critical import CPEdge, CPGraph, CPNode, restore_cpgraph
+from rankscope._hta_diff import DeviceType, LabeledTrace, TraceDiff
 from rankscope._hta_graph import CPEdgeType, Wait
 from rankscope._hta_rows import MEMORY_PREFIX, Recorded, Rows, microseconds, state_lengths, total_length, union
 from rankscope._hta_trace import Trace
@@ -49,8 +50,11 @@ __all__ = [
     "CPEdgeType",
     "CPGraph",
     "CPNode",
+    "DeviceType",
+    "LabeledTrace",
     "TimeSeriesTypes",
     "TraceAnalysis",
+    "TraceDiff",
     "restore_cpgraph",
 ]
 

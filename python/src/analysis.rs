@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use aggregator::cli::library::Answer;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::{Py, PyAny, PyResult, Python, pyclass, pymethods};
-use trace::{EventRow, Row, analysis_tables, lock};
+use trace::{EventRow, Row, lock, views_of_analysis};
 
 use crate::errors::{exception, json};
 use crate::tables::{NativeTable, arrow};
@@ -17,7 +17,7 @@ use crate::work::run;
 #[pyclass(frozen, module = "rankscope._rankscope")]
 pub(crate) struct NativeAnalysis {
     answer: Arc<Answer>,
-    made: Mutex<HashMap<&'static str, Py<NativeTable>>>,
+    made: Mutex<HashMap<String, Py<NativeTable>>>,
 }
 
 impl NativeAnalysis {
@@ -52,24 +52,26 @@ impl NativeAnalysis {
         serde_json::to_string(&self.answer.analysis().tables.omissions).map_err(|error| json(&error))
     }
 
-    /// A table by its name.
+    /// A view of the tables by its name, with the rows that it has in DuckDB, too.
     fn table(&self, py: Python<'_>, name: &str) -> PyResult<Py<NativeTable>> {
-        let Some(table) = analysis_tables().into_iter().find(|table| table.name == name) else {
-            return Err(PyKeyError::new_err(name.to_string()));
-        };
-        if let Some(made) = lock(&self.made).get(table.name) {
+        if let Some(made) = lock(&self.made).get(name) {
             return Ok(made.clone_ref(py));
         }
+        let view = views_of_analysis().find(|view| view.name == name);
+        let Some((view, table)) = view.and_then(|view| view.analysis_table().map(|table| (view, table))) else {
+            return Err(PyKeyError::new_err(name.to_string()));
+        };
         // Without the lock, because making a table may let another thread of Python in.
         let batch = py.detach(|| {
             let all = self.answer.analysis().tables.all();
-            all.into_iter().find(|rows| rows.table().name == table.name).map(|rows| rows.batch())
+            all.into_iter().find(|rows| rows.table().name == table).map(|rows| rows.batch())
         });
-        let Some(batch) = batch else { return Err(PyKeyError::new_err(table.name)) };
+        let Some(batch) = batch else { return Err(PyKeyError::new_err(table)) };
         let batch = batch.map_err(|error| exception(py, &error.into()))?;
-        let made = Py::new(py, NativeTable::new(table.clone(), batch).map_err(|error| arrow(&error))?)?;
+        let batch = view.select(&batch).map_err(|error| arrow(&error))?;
+        let made = Py::new(py, NativeTable::new(view, batch).map_err(|error| arrow(&error))?)?;
         let mut all = lock(&self.made);
-        Ok(all.entry(table.name).or_insert(made).clone_ref(py))
+        Ok(all.entry(name.to_string()).or_insert(made).clone_ref(py))
     }
 
     /// Writes the report. Returns its bytes and what it shortens.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use aggregator::cli::library::{self, Answer, NamedOption};
 use pyo3::prelude::{Py, PyAny, PyResult, Python, pyfunction};
-use trace::{OmissionRow, Table, analysis_tables, rank_tables};
+use trace::{OmissionRow, rank_tables, views_of_analysis};
 
 use crate::analysis::NativeAnalysis;
 use crate::changes::changes;
@@ -21,18 +21,14 @@ pub(crate) fn version() -> &'static str {
 
 /// Names and meanings of the tables of an analysis.
 #[pyfunction]
-pub(crate) fn tables_of_analysis() -> Vec<(&'static str, &'static str)> {
-    names(analysis_tables())
+pub(crate) fn tables_of_analysis() -> Vec<(String, String)> {
+    views_of_analysis().map(|view| (view.name, view.doc)).collect()
 }
 
 /// Names and meanings of the tables of a run.
 #[pyfunction]
 pub(crate) fn tables_of_runs() -> Vec<(&'static str, &'static str)> {
-    names(rank_tables())
-}
-
-fn names(tables: Vec<Table>) -> Vec<(&'static str, &'static str)> {
-    tables.into_iter().map(|table| (table.name, table.doc)).collect()
+    rank_tables().into_iter().map(|table| (table.name, table.doc)).collect()
 }
 
 /// Runs the command with its arguments, its name first, and returns its exit code.

@@ -77,13 +77,13 @@ impl NativeRun {
         name: &str,
     ) -> PyResult<(&'static str, Vec<(&'static str, &'static str, Option<&'static str>, &'static str)>)> {
         let table = Self::declared(name)?;
-        Ok((table.doc, tables::columns(&table)))
+        Ok((table.doc, tables::columns(&table.into())))
     }
 
     /// The rows of a table as a stream.
     fn stream<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyCapsule>> {
         let table = Self::declared(name)?;
-        let schema = tables::described(&table, &table.schema());
+        let schema = tables::described(&table.clone().into(), &table.schema());
         let shards = self.shards_of(&table).into();
         tables::stream(py, Box::new(Shards { table, schema, shards, ready: VecDeque::new() }))
     }
@@ -91,7 +91,8 @@ impl NativeRun {
     /// The schema of a table.
     fn schema<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let table = Self::declared(name)?;
-        Ok(tables::schema(py, &tables::described(&table, &table.schema()))?.into_any())
+        let schema = table.schema();
+        Ok(tables::schema(py, &tables::described(&table.into(), &schema))?.into_any())
     }
 }
 

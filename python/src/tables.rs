@@ -13,43 +13,64 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::{Bound, PyAny, PyErr, PyResult, Python, pyclass, pymethods};
 use pyo3::types::PyCapsule;
-use trace::Table;
+use trace::{ColumnInfo, Table, View};
 
 /// A column: name, type as DuckDB shows it, unit, meaning.
 type Described = (&'static str, &'static str, Option<&'static str>, &'static str);
 
+/// Name, meaning and columns of a table or a view.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) name: String,
+    pub(crate) doc: String,
+    columns: Vec<ColumnInfo>,
+}
+
+impl From<Table> for About {
+    fn from(table: Table) -> Self {
+        Self { name: table.name.into(), doc: table.doc.into(), columns: table.columns }
+    }
+}
+
+impl From<View> for About {
+    fn from(view: View) -> Self {
+        Self { name: view.name, doc: view.doc, columns: view.columns }
+    }
+}
+
 /// A table in memory.
 #[pyclass(frozen, module = "rankscope._rankscope")]
 pub(crate) struct NativeTable {
-    table: Table,
+    about: About,
     batch: RecordBatch,
 }
 
 impl NativeTable {
-    /// The rows of `table`, with its descriptions.
-    pub(crate) fn new(table: Table, batch: RecordBatch) -> Result<Self, ArrowError> {
-        let schema = described(&table, &batch.schema());
-        Ok(Self { table, batch: batch.with_schema(schema)? })
+    /// The rows of a table, with its descriptions.
+    pub(crate) fn new(about: impl Into<About>, batch: RecordBatch) -> Result<Self, ArrowError> {
+        let about = about.into();
+        let schema = described(&about, &batch.schema());
+        Ok(Self { about, batch: batch.with_schema(schema)? })
     }
 }
 
 /// A schema whose columns have the descriptions and units of the table.
-pub(crate) fn described(table: &Table, schema: &Schema) -> SchemaRef {
+pub(crate) fn described(about: &About, schema: &Schema) -> SchemaRef {
     let field = |field: &arrow_schema::FieldRef| {
-        let Some(column) = table.columns.iter().find(|column| column.name == field.name()) else {
+        let Some(column) = about.columns.iter().find(|column| column.name == field.name()) else {
             return Arc::clone(field);
         };
         let unit = column.unit().map(|unit| ("unit".to_string(), unit.to_string()));
         let texts = [("description".to_string(), column.doc.to_string())].into_iter().chain(unit);
         Arc::new(field.as_ref().clone().with_metadata(texts.collect::<HashMap<_, _>>()))
     };
-    let about = HashMap::from([("description".to_string(), table.doc.to_string())]);
-    Arc::new(Schema::new_with_metadata(schema.fields().iter().map(field).collect::<Vec<_>>(), about))
+    let meaning = HashMap::from([("description".to_string(), about.doc.clone())]);
+    Arc::new(Schema::new_with_metadata(schema.fields().iter().map(field).collect::<Vec<_>>(), meaning))
 }
 
 /// The columns of a table in words.
-pub(crate) fn columns(table: &Table) -> Vec<Described> {
-    table.columns.iter().map(|c| (c.name, c.type_name, c.unit(), c.doc)).collect()
+pub(crate) fn columns(about: &About) -> Vec<Described> {
+    about.columns.iter().map(|c| (c.name, c.type_name, c.unit(), c.doc)).collect()
 }
 
 /// The capsule of a stream of batches.
@@ -74,18 +95,18 @@ pub(crate) fn arrow(error: &ArrowError) -> PyErr {
 #[pymethods]
 impl NativeTable {
     #[getter]
-    fn name(&self) -> &'static str {
-        self.table.name
+    fn name(&self) -> &str {
+        &self.about.name
     }
 
     #[getter]
-    fn doc(&self) -> &'static str {
-        self.table.doc
+    fn doc(&self) -> &str {
+        &self.about.doc
     }
 
     #[getter]
     fn columns(&self) -> Vec<Described> {
-        columns(&self.table)
+        columns(&self.about)
     }
 
     fn __len__(&self) -> usize {

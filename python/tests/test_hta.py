@@ -14,7 +14,14 @@ import pytest
 from conftest import ROOT
 
 from rankscope import RankscopeError, RankscopeWarning
-from rankscope.hta import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, TimeSeriesTypes, TraceAnalysis
+from rankscope.hta import (
+    CUDA_SASS_INSTRUCTION_COUNTER_FLOPS,
+    DeviceType,
+    LabeledTrace,
+    TimeSeriesTypes,
+    TraceAnalysis,
+    TraceDiff,
+)
 
 DATA = pathlib.Path(os.environ.get("RANKSCOPE_DATA", ROOT.parent / "shared/data"))
 pytestmark = pytest.mark.skipif(not (DATA / "expected_hta").is_dir(), reason="there are no real traces (RANKSCOPE_DATA)")
@@ -156,13 +163,40 @@ def test_statistics_of_kernels_are_right_where_htas_are_not(dlrm8):
     assert few.groupby("kernel_type")["sum (us)"].sum().equals(all_names.groupby("kernel_type")["sum (us)"].sum())
 
 
+def test_names_of_two_recordings_are_compared(dlrm8):
+    """Against sums over the rows: rank 1 and rank 0 of one job."""
+    both = TraceDiff.compare_traces(dlrm8.t, dlrm8.t, control_rank=0, test_rank=1)
+    for label, rank in (("Control", 0), ("Test", 1)):
+        rows = dlrm8.t.get_trace(rank)
+        if steps := LabeledTrace(t=dlrm8.t).iterations():
+            rows = rows[rows["iteration"].eq(steps[0])]
+        assert both[f"{label}_counts"].sum() == len(rows)
+        assert both[f"{label}_total_duration"].sum() == pytest.approx(rows["dur"].sum())
+    assert (both["diff_counts"] == both["Test_counts"] - both["Control_counts"]).all()
+    assert set(both["counts_change_categories"]) <= {"+", "-", "="}
+    changes = TraceDiff.ops_diff(dlrm8.t, dlrm8.t, control_rank=0, test_rank=1)
+    assert sorted(name for names in changes.values() for name in names) == sorted(both.index)
+    same = TraceDiff.ops_diff(dlrm8.t, dlrm8.t)
+    assert [kind for kind, names in same.items() if names] == ["unchanged"]
+    gpu = TraceDiff.compare_traces(dlrm8.t, dlrm8.t, device_type=DeviceType.GPU, use_short_name=True)
+    assert 0 < len(gpu) < len(both) and (gpu["diff_duration"] == 0).all()
+    with pytest.raises(ValueError, match="99 is no rank of Test"):
+        TraceDiff.compare_traces(dlrm8.t, dlrm8.t, test_rank=99)
+
+
+def test_a_plot_without_plotly_is_an_error(dlrm8, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(ImportError, match=r"pip install plotly.*visualize=False"):
+        dlrm8.get_temporal_breakdown()
+
+
 def test_the_tables_of_the_analysis_say_the_same(dlrm8):
     temporal = dlrm8.get_temporal_breakdown(visualize=False)
     table = dlrm8.analysis.hta_temporal_breakdown.to_pandas()
     for name in ("idle_time", "compute_time", "non_compute_time", "kernel_time"):
         assert (temporal[f"{name}(us)"] * 1000).tolist() == table[f"{name}_ns"].tolist()
-    table = dlrm8.analysis.step_breakdown.to_pandas()
-    table = table[table["step"].isna() & table["device_id"].notna()]
+    table = dlrm8.analysis.step_breakdown_total.to_pandas()
+    table = table[table["device_id"].notna()]
     overlap = dlrm8.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"]
     assert overlap.tolist() == table["overlap_pct"].round(2).tolist()
     by_type, by_name = dlrm8.get_gpu_kernel_breakdown(visualize=False, num_kernels=1_000_000)

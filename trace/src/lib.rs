@@ -110,6 +110,6 @@ pub use shard::{
 };
 pub use table::{ColumnInfo, Row, RowBuilder, Table, Writer, batch_from_rows, column, rows_from_batch};
 pub use tables::*;
-pub use views::{View, ViewSource, views};
+pub use views::{View, ViewSource, views, views_of_analysis};
 pub use word::{MAX_TEXT_BYTES, Text, Vocabulary, Word, shortened};
 pub use words::*;

@@ -3,7 +3,8 @@
 //! A view with the name of a table counts each thing once and holds one kind of rows. Where the files of a table hold
 //! more than that, the view `<table>_raw` has all their rows.
 
-use arrow_schema::{DataType, TimeUnit};
+use arrow_array::{Array, BooleanArray, Int32Array, RecordBatch};
+use arrow_schema::{ArrowError, DataType, TimeUnit};
 
 use crate::{ColumnInfo, Table, Writer, analysis_tables, rank_tables};
 
@@ -20,6 +21,27 @@ pub struct View {
     pub columns: Vec<ColumnInfo>,
     /// The origin of the rows.
     pub source: ViewSource,
+    /// The table of which it holds a part of the rows, and which.
+    part: Option<(&'static str, Rows)>,
+}
+
+impl View {
+    /// The table of the aggregator whose rows it holds, or a part of them.
+    pub fn analysis_table(&self) -> Option<&'static str> {
+        match (&self.source, self.part) {
+            (ViewSource::Files(table), _) => (table.writer == Writer::Aggregator).then_some(table.name),
+            (ViewSource::Query { of_ranks, .. }, Some((table, _))) => (!of_ranks).then_some(table),
+            (ViewSource::Query { .. }, None) => None,
+        }
+    }
+
+    /// Its rows of a batch of that table.
+    ///
+    /// # Errors
+    /// Those of Arrow.
+    pub fn select(&self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        self.part.and_then(|(_, rows)| rows.of(batch)).unwrap_or_else(|| Ok(batch.clone()))
+    }
 }
 
 /// The origin of a view's rows.
@@ -30,7 +52,7 @@ pub enum ViewSource {
     /// A query over earlier views, in DuckDB's SQL. Names of views follow `$.`, which stands for their schema.
     Query {
         /// The query.
-        sql: &'static str,
+        sql: String,
         /// Whether it reads tables of the ranks.
         of_ranks: bool,
     },
@@ -48,80 +70,123 @@ struct Part {
     name: &'static str,
     /// The rows that it holds.
     doc: &'static str,
-    /// The column that has one value in all its rows and is left out.
-    without: Option<&'static str>,
-    sql: &'static str,
+    rows: Rows,
 }
 
-const fn part(name: &'static str, doc: &'static str, without: Option<&'static str>, sql: &'static str) -> Part {
-    Part { name, doc, without, sql }
+/// The rows of a table that a view of it holds.
+#[derive(Clone, Copy, Debug)]
+enum Rows {
+    /// Those with a number or a name in this column.
+    Single(&'static str),
+    /// Those with −1 in this column, which the view leaves out.
+    Between(&'static str),
+    /// Those without a value in this column, which the view leaves out.
+    Total(&'static str),
+    /// Those that a query finds.
+    Query(&'static str),
+}
+
+impl Rows {
+    /// The column that has one value in all its rows.
+    fn without(self) -> Option<&'static str> {
+        match self {
+            Self::Between(column) | Self::Total(column) => Some(column),
+            Self::Single(_) | Self::Query(_) => None,
+        }
+    }
+
+    /// The query that finds them among those of `table`.
+    fn sql(self, table: &Table) -> String {
+        let raw = format!("$.{}_raw", table.name);
+        match self {
+            Self::Single(column) if table.column(column).is_some_and(|at| is_number(table, at)) => {
+                format!("SELECT * FROM {raw} WHERE {column} >= 0")
+            }
+            Self::Single(column) => format!("SELECT * FROM {raw} WHERE {column} IS NOT NULL"),
+            Self::Between(column) => format!("SELECT * EXCLUDE ({column}) FROM {raw} WHERE {column} = -1"),
+            Self::Total(column) => format!("SELECT * EXCLUDE ({column}) FROM {raw} WHERE {column} IS NULL"),
+            Self::Query(sql) => sql.into(),
+        }
+    }
+
+    /// The same rows of a batch of the table; `None` of a query.
+    fn of(self, batch: &RecordBatch) -> Option<Result<RecordBatch, ArrowError>> {
+        let (Self::Single(column) | Self::Between(column) | Self::Total(column)) = self else { return None };
+        let at = batch.schema().index_of(column).ok()?;
+        let values = batch.column(at);
+        let numbers = values.as_any().downcast_ref::<Int32Array>();
+        let holds = |row: usize| match self {
+            Self::Total(_) => values.is_null(row),
+            Self::Between(_) => numbers.is_some_and(|of| of.is_valid(row) && of.value(row) == -1),
+            _ => values.is_valid(row) && numbers.is_none_or(|of| of.value(row) >= 0),
+        };
+        let wanted: BooleanArray = (0..batch.num_rows()).map(|row| Some(holds(row))).collect();
+        let found = arrow_select::filter::filter_record_batch(batch, &wanted);
+        let columns = (0..batch.num_columns()).filter(|column| self.without().is_none() || *column != at);
+        let columns: Vec<usize> = columns.collect();
+        Some(found.and_then(|found| found.project(&columns)))
+    }
+}
+
+fn is_number(table: &Table, at: usize) -> bool {
+    table.columns[at].data_type == DataType::Int32
+}
+
+const fn part(name: &'static str, doc: &'static str, rows: Rows) -> Part {
+    Part { name, doc, rows }
 }
 
 const REFINED: [Refined; 9] = [
     Refined {
         table: "step_breakdown",
         views: &[
-            part("step_breakdown", "Steps only.", None, "SELECT * FROM $.step_breakdown_raw WHERE step >= 0"),
+            part("step_breakdown", "Steps only.", Rows::Single("step")),
             part(
                 "step_breakdown_gaps",
                 "The time between steps, as one row per rank and device.",
-                Some("step"),
-                "SELECT * EXCLUDE (step) FROM $.step_breakdown_raw WHERE step = -1",
+                Rows::Between("step"),
             ),
             part(
                 "step_breakdown_total",
                 "Everything recorded, as one row per rank and device: the steps and the time between them.",
-                Some("step"),
-                "SELECT * EXCLUDE (step) FROM $.step_breakdown_raw WHERE step IS NULL",
+                Rows::Total("step"),
             ),
         ],
     },
     Refined {
         table: "gpu_utilization",
         views: &[
-            part("gpu_utilization", "Steps only.", None, "SELECT * FROM $.gpu_utilization_raw WHERE step >= 0"),
+            part("gpu_utilization", "Steps only.", Rows::Single("step")),
             part(
                 "gpu_utilization_total",
                 "All active steps together, as one row per rank and device.",
-                Some("step"),
-                "SELECT * EXCLUDE (step) FROM $.gpu_utilization_raw WHERE step IS NULL",
+                Rows::Total("step"),
             ),
         ],
     },
     Refined {
         table: "gpu_metrics",
         views: &[
-            part("gpu_metrics", "Steps only.", None, "SELECT * FROM $.gpu_metrics_raw WHERE step >= 0"),
+            part("gpu_metrics", "Steps only.", Rows::Single("step")),
             part(
                 "gpu_metrics_total",
                 "Everything recorded, as one row per rank, device and metric.",
-                Some("step"),
-                "SELECT * EXCLUDE (step) FROM $.gpu_metrics_raw WHERE step IS NULL",
+                Rows::Total("step"),
             ),
         ],
     },
     Refined {
         table: "data_loading",
         views: &[
-            part("data_loading", "Steps only.", None, "SELECT * FROM $.data_loading_raw WHERE step >= 0"),
-            part(
-                "data_loading_total",
-                "Everything recorded, as one row per rank.",
-                Some("step"),
-                "SELECT * EXCLUDE (step) FROM $.data_loading_raw WHERE step IS NULL",
-            ),
+            part("data_loading", "Steps only.", Rows::Single("step")),
+            part("data_loading_total", "Everything recorded, as one row per rank.", Rows::Total("step")),
         ],
     },
     Refined {
         table: "launch_stats",
         views: &[
-            part("launch_stats", "Names only.", None, "SELECT * FROM $.launch_stats_raw WHERE name IS NOT NULL"),
-            part(
-                "launch_stats_total",
-                "All names together, as one row per rank and device.",
-                Some("name"),
-                "SELECT * EXCLUDE (name) FROM $.launch_stats_raw WHERE name IS NULL",
-            ),
+            part("launch_stats", "Names only.", Rows::Single("name")),
+            part("launch_stats_total", "All names together, as one row per rank and device.", Rows::Total("name")),
         ],
     },
     Refined {
@@ -129,13 +194,14 @@ const REFINED: [Refined; 9] = [
         views: &[part(
             "events",
             "An interval that was open at the end of a part counts once, with the greatest length that was recorded.",
-            None,
             // Few rows are open, so only rows with their ids are compared.
-            "SELECT * FROM $.events_raw
+            Rows::Query(
+                "SELECT * FROM $.events_raw
 WHERE open IS NOT TRUE OR (rank, id, dur_ns) IN (
     SELECT rank, id, max(CASE WHEN open THEN dur_ns ELSE 9223372036854775807 END)
     FROM $.events_raw SEMI JOIN (SELECT rank, id FROM $.events_raw WHERE open) AS opened USING (rank, id)
     GROUP BY rank, id)",
+            ),
         )],
     },
     Refined {
@@ -143,8 +209,8 @@ WHERE open IS NOT TRUE OR (rank, id, dur_ns) IN (
         views: &[part(
             "collectives",
             "A collective that a part shows unfinished counts once, with its last state.",
-            None,
-            "SELECT * FROM $.collectives_raw WHERE state = 'done' OR seq IS NULL
+            Rows::Query(
+                "SELECT * FROM $.collectives_raw WHERE state = 'done' OR seq IS NULL
 UNION ALL
 SELECT * FROM $.collectives_raw AS c
 WHERE state <> 'done' AND seq IS NOT NULL AND NOT EXISTS (
@@ -152,6 +218,7 @@ WHERE state <> 'done' AND seq IS NOT NULL AND NOT EXISTS (
     WHERE d.state = 'done' AND d.rank = c.rank AND d.comm_id = c.comm_id AND d.seq = c.seq AND d.op = c.op
       AND d.peer IS NOT DISTINCT FROM c.peer)
 QUALIFY row_number() OVER (PARTITION BY rank, comm_id, seq, op, peer ORDER BY state = 'started' DESC) = 1",
+            ),
         )],
     },
     Refined {
@@ -159,9 +226,10 @@ QUALIFY row_number() OVER (PARTITION BY rank, comm_id, seq, op, peer ORDER BY st
         views: &[part(
             "comms",
             "The last row of each rank and communicator.",
-            None,
-            "SELECT * FROM $.comms_raw
+            Rows::Query(
+                "SELECT * FROM $.comms_raw
 QUALIFY row_number() OVER (PARTITION BY rank, comm_id ORDER BY destroyed_ns IS NULL, ranks IS NULL, name IS NULL) = 1",
+            ),
         )],
     },
     Refined {
@@ -169,9 +237,10 @@ QUALIFY row_number() OVER (PARTITION BY rank, comm_id ORDER BY destroyed_ns IS N
         views: &[part(
             "ranks",
             "The last row of each process: one row per rank, unless several processes record a rank together.",
-            None,
-            "SELECT * FROM $.ranks_raw
+            Rows::Query(
+                "SELECT * FROM $.ranks_raw
 QUALIFY row_number() OVER (PARTITION BY rank, pid ORDER BY closed_cleanly DESC) = 1",
+            ),
         )],
     },
 ];
@@ -259,6 +328,11 @@ pub fn views() -> Vec<View> {
     views
 }
 
+/// The views that hold the rows of a table of the aggregator, or a part of them.
+pub fn views_of_analysis() -> impl Iterator<Item = View> {
+    views().into_iter().filter(|view| view.analysis_table().is_some())
+}
+
 /// The views of a table: its files, and the parts of its rows.
 fn of_table(views: &mut Vec<View>, table: Table) {
     let refined = REFINED.iter().find(|refined| refined.table == table.name);
@@ -268,16 +342,17 @@ fn of_table(views: &mut Vec<View>, table: Table) {
         Some(_) => (format!("{name}_raw"), format!("All rows in the files of `{name}`. {}", table.doc)),
     };
     let doc_of_table = table.doc;
-    views.push(View { name: raw, doc, note: None, columns: columns.clone(), source: ViewSource::Files(table) });
+    let source = ViewSource::Files(table.clone());
+    views.push(View { name: raw, doc, note: None, columns: columns.clone(), source, part: None });
     let parts = refined.map_or(&[][..], |refined| refined.views);
-    let divides = |column: &str| parts.iter().any(|part| part.without == Some(column));
+    let divides = |column: &str| parts.iter().any(|part| part.rows.without() == Some(column));
     for part in parts {
         let note = (part.name == name).then_some(part.doc);
         let doc = note.map_or(part.doc.to_string(), |note| format!("{doc_of_table} {note}"));
-        let columns = columns.iter().filter(|column| Some(column.name) != part.without).cloned();
+        let columns = columns.iter().filter(|column| Some(column.name) != part.rows.without()).cloned();
         let columns = columns.map(|c| if divides(c.name) { without_special_values(c) } else { c }).collect();
-        let source = ViewSource::Query { sql: part.sql, of_ranks };
-        views.push(View { name: part.name.into(), doc, note, columns, source });
+        let source = ViewSource::Query { sql: part.rows.sql(&table), of_ranks };
+        views.push(View { name: part.name.into(), doc, note, columns, source, part: Some((name, part.rows)) });
     }
 }
 
@@ -319,8 +394,8 @@ fn add_derived(views: &mut Vec<View>) {
         ),
     ];
     for (name, doc, columns, sql) in derived {
-        let source = ViewSource::Query { sql, of_ranks: true };
-        views.push(View { name: name.into(), doc: doc.into(), note: None, columns, source });
+        let source = ViewSource::Query { sql: sql.into(), of_ranks: true };
+        views.push(View { name: name.into(), doc: doc.into(), note: None, columns, source, part: None });
     }
 }
 
