@@ -60,6 +60,28 @@ def details_work(report, rank, check):
     page.keyboard.press("Escape")
 
 
+def arrows_work(report, check):
+    """Of the bars of the first rank, those of collectives have arrows to or from other ranks, and kernels have one from their launch."""
+    page = report.page
+    page.focus(CANVAS)
+    page.keyboard.press("Home")
+    data = report.js("JSON.parse(document.getElementById('run-data').textContent).timeline")
+    has_launches = any(number > 0 for number in next(s for s in data["steps"] if s["step"] == data["chosen"])["ranks"][0]["lanes"][2][4::5])
+    found = {}
+    for lane in range(4):
+        for _ in range(40):
+            report.drawn()
+            doing = re.search(r"rank \d+, ([^·]+)", page.inner_text("#timeline .readout")).group(1).strip()
+            arrows = int(page.get_attribute(CANVAS, "data-arrows"))
+            found[doing] = max(found.get(doing, 0), arrows)
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Home")
+    of_collectives = [arrows for doing, arrows in found.items() if "data" in doing or "waits for another" in doing]
+    check(max(of_collectives, default=0) > 0, f"no arrow between ranks: {found}")
+    check(not has_launches or found.get("kernel") == 1, f"no arrow from a launch to a kernel: {found}")
+
+
 def rows_of(sums):
     """The rows of all lanes in the sums of an area."""
     return sum(int(number.replace("\u202f", "")) for number in re.findall(r"in ([\d\u202f]+) rows?", sums))
@@ -205,6 +227,7 @@ def printing_works(report, out, check):
 def use_timeline(report, rank, out, check):
     """All of it but touch, which needs a narrow window."""
     details_work(report, rank, check)
+    arrows_work(report, check)
     areas_work(report, check)
     search_works(report, check)
     steps_can_be_chosen(report, check)

@@ -48,6 +48,7 @@ pub(crate) static SECTION: Section = Section {
     data,
     scripts: &[
         script!("timeline_data.js"),
+        script!("timeline_arrows.js"),
         script!("timeline_pen.js"),
         script!("timeline_details.js"),
         script!("timeline_area.js"),

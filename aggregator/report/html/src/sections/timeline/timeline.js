@@ -1,10 +1,11 @@
 // The steps of all ranks on canvas. Dragging moves in time; Ctrl and wheel, two fingers, buttons and the keyboard zoom and move; a click or
-// Enter opens the details of a bar; Shift and dragging sum an area.
+// Enter opens the details of a bar and draws its arrows; Shift and dragging sum an area.
 import { element, hideTip, legend, redraw, say, select, showTipsOf } from "../../../templates/report/dom.js";
 import { NONE, formatCount, formatNs, shortenEnd } from "../../../templates/report/format.js";
 import { numbers } from "../../../templates/report/axes.js";
 import { groupBy } from "../../../templates/report/rows.js";
 import { DOES, LANES, timelineData, waitsForDevice } from "./timeline_data.js";
+import { arrowsOf } from "./timeline_arrows.js";
 import { drawStep, firstAfter, layout } from "./timeline_pen.js";
 import { detailsOf, detailsPane, tipLines } from "./timeline_details.js";
 import { areaOf, sumsOf } from "./timeline_area.js";
@@ -95,9 +96,11 @@ function timelineOf(page, names, causes) {
     reach.style.setProperty("height", (paper ? height : of.full) + "px");
     holder.style.setProperty("max-height", (paper ? height : inSight) + "px");
     cut.textContent = paper && rows < step.ranks.length ? `The first ${rows} of ${step.ranks.length} ranks are printed.` : "";
+    const bar = marked || (document.activeElement === canvas ? focused() : null);
+    const arrows = bar && bar === focused() ? arrowsOf(timelines, step, { row: focus.row, lane: timelines.lanes[focus.lane], bar }) : [];
     const shown = drawStep(canvas, { data: timelines, step, lanes: timelines.lanes, sizes: of, view, scroll: paper ? 0 : holder.scrollTop, height, width: shownWidth,
-      guilty, verdictRanks, area, matches: search.matches(), marked: marked || (document.activeElement === canvas ? focused() : null) });
-    Object.assign(canvas.dataset, { bars: shown, from: view.from, to: view.to, step: step.step, ms: (performance.now() - began).toFixed(2) });
+      guilty, verdictRanks, area, matches: search.matches(), marked: bar, arrows });
+    Object.assign(canvas.dataset, { bars: shown, arrows: arrows.length, from: view.from, to: view.to, step: step.step, ms: (performance.now() - began).toFixed(2) });
   }
 
   const focused = () => step.ranks[focus.row].lanes[timelines.lanes[focus.lane]][focus.bar] || null;
@@ -239,7 +242,7 @@ function controls(steps, { zoom, pan, sumInSight }, search) {
       button("◀", "Earlier", () => pan(-0.3)), button("▶", "Later", () => pan(0.3)), button("All", "Whole step", () => zoom(1e6)),
       button("Σ", "Sum what is in sight", sumInSight)]),
     search,
-    element("span", { class: "hint for-mouse" }, "Click for details, drag to move, Shift and drag to sum an area, Ctrl and wheel to zoom."),
+    element("span", { class: "hint for-mouse" }, "Click for details and arrows to what a bar waited for, drag to move, Shift and drag to sum an area, Ctrl and wheel to zoom."),
   ]);
 }
 

@@ -1,7 +1,7 @@
 // The bars of the timeline, decoded from the numbers of the page one step at a time.
 
 export const LANES = ["ranges", "operators", "compute", "communication"];
-const [RANGES, OPERATORS, COMPUTE, COMMUNICATION] = [0, 1, 2, 3];
+export const [RANGES, OPERATORS, COMPUTE, COMMUNICATION] = [0, 1, 2, 3];
 
 // The activities of bars of communication, by number: colour and words.
 export const DOES = [["wait", "waits for another rank"], ["transfer", "transfers data"], ["whole", "in a collective, waiting not separated"]];

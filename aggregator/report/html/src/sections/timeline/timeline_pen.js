@@ -2,6 +2,7 @@
 import { colour } from "../../../templates/report/dom.js";
 import { formatNs, shortenEnd } from "../../../templates/report/format.js";
 import { linearTicks } from "../../../templates/report/axes.js";
+import { drawArrows } from "./timeline_arrows.js";
 import { DOES, waitsForDevice } from "./timeline_data.js";
 
 const LEFT = 70;
@@ -43,8 +44,8 @@ export function firstAfter(bars, time) {
   return low;
 }
 
-// Draws. `show`: { data, step, lanes, sizes, view, scroll, height, width, guilty, verdictRanks, matches, marked, area }. `matches` is a set of bars
-// or null, `marked` a bar or null, `area` what is summed or null. Returns the number of bars in sight.
+// Draws. `show`: { data, step, lanes, sizes, view, scroll, height, width, guilty, verdictRanks, matches, marked, arrows, area }. `matches` is a set of bars
+// or null, `marked` a bar or null, `arrows` are its arrows, `area` is what is summed or null. Returns the number of bars in sight.
 export function drawStep(canvas, show) {
   const { step, sizes, view, width, height, scroll } = show;
   const ratio = devicePixelRatio || 1;
@@ -73,6 +74,7 @@ export function drawStep(canvas, show) {
   pen.clip();
   for (let row = from; row < to; row++) shown += drawRow(context, row);
   drawPath(context);
+  drawArrows(context);
   drawArea(context);
   pen.restore();
   // The axis stays in sight while the ranks scroll under it.
