@@ -33,7 +33,7 @@ def test_the_numbers_are_those_of_the_command(analysis, traces):
     assert analysis.verdict.data == printed["verdict"]
     assert analysis.facts == printed["facts"]
     for name, rows in printed["tables"].items():
-        # A table of which views hold parts is whole in the view `_raw`.
+        # The view `_raw` has all rows of a table; the other views have parts of them.
         whole = f"{name}_raw" if f"{name}_raw" in analysis.tables else name
         assert analysis.table(whole).to_arrow().to_pylist() == rows, name
 

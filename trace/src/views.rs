@@ -21,7 +21,7 @@ pub struct View {
     pub columns: Vec<ColumnInfo>,
     /// The origin of the rows.
     pub source: ViewSource,
-    /// The table of which it holds a part of the rows, and which.
+    /// Its table, and the rows of that table that it holds; `None` if it holds all of them, or other rows.
     part: Option<(&'static str, Rows)>,
 }
 

@@ -450,7 +450,7 @@ impl Alone {
     }
 }
 
-/// What a rank saves over all steps.
+/// The sum of what mending a rank saves in each step.
 fn sum_ns(of: &(usize, Vec<i64>)) -> f64 {
     of.1.iter().sum::<i64>() as f64
 }

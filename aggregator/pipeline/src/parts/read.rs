@@ -87,7 +87,7 @@ impl Waiting for OtherTables<'_> {
             let rows = read(chunk, &|table| OWN_TABLES.contains(&table));
             own_time.extend(rows.into_own_time(&chunk.1.ranks));
         }
-        // What was read lay between what is kept of it.
+        // Rows that were read and dropped leave gaps between the data that is kept.
         give_back_freed_memory();
         // The stretches are dropped before the rest. Their memory goes back to the system only if it lies together.
         let mut ranks = own_time.iter_mut();
