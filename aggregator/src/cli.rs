@@ -70,7 +70,7 @@ pub enum AnalysisCommand {
     Map(Box<map::Arguments>),
     /// Reduce the parts of all shares; write `analysis/` and print a summary
     Reduce(reduce::Arguments),
-    /// Write traces of torch.profiler (.json, .json.gz) as a run
+    /// Write recordings of other tools as a run
     Ingest(ingest::Arguments),
     /// Print the table of torch.profiler's key_averages().table() for a run or for traces
     Table(table::Arguments),

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use formats::kineto::{KinetoSource, ingest};
+use formats::ingest::ingest;
+use formats::kineto::KinetoSource;
 use formats::run_source::RunSource;
 use key_averages::table::{Average, GroupBy, KeyAverages, SortKey, TableOptions, key_averages};
 use model::source::Source;

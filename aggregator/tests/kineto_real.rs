@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use fixtures::data::real_traces;
-use formats::kineto::{KinetoSource, ingest};
+use formats::ingest::ingest;
+use formats::kineto::KinetoSource;
 use formats::run_source::RunSource;
 use model::Kind;
 use model::communication::Counted;

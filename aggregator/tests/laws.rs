@@ -8,7 +8,7 @@
 //!   no contradiction       no two shown claims exclude each other or explain the same time, and the verdict yields to nothing
 //!   evidence               the rows that a claim names are in its table
 //!   sums                   the parts of a step are its length; what hosts do while a device idles is no longer than that
-//!   ingest                 a run that was made of traces has the tables of the traces, row for row, file names aside
+//!   ingest                 a run that was made of files of another tool has their tables, row for row, file names aside
 //! ```
 
 #![expect(clippy::unwrap_used, reason = "tests may, and their helpers too")]
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use drawn::{SimulatedSource, check_source};
 use fixtures::data::{places, real_traces};
 use formats::format::OpenOptions;
+use formats::ingest::ingest;
 use formats::input::{Input, resolve};
-use formats::kineto::ingest;
 use formats::run_source::RunSource;
 use model::analysis::Analysis;
 use model::claim::exclusions::contradictions;
@@ -50,13 +50,13 @@ impl Checked {
         };
         self.analysis(name, &analysis);
         let run = scratch(&format!("ingested-{name}"));
-        // Recordings of other tools are not ingested.
-        if ingest(paths, &run, &|_, _| ()).is_ok() {
+        let is_run = matches!(resolve(paths.to_vec()), Ok(Input::Run(_)));
+        if !is_run {
             self.ingested += 1;
+            ingest(paths, &run, &|_, _| ()).unwrap();
             let again = analyzed(std::slice::from_ref(&run)).unwrap();
-            self.broken.extend(
-                differences(&analysis, &again).into_iter().map(|table| format!("{name}: ingest changes {table}")),
-            );
+            let changed = differences(&analysis, &again).into_iter().chain(lacking_omissions(&analysis, &again));
+            self.broken.extend(changed.map(|what| format!("{name}: ingest changes {what}")));
         }
         fs::remove_dir_all(&run).unwrap();
     }
@@ -108,7 +108,7 @@ fn analyzed(paths: &[PathBuf]) -> Option<Analysis> {
     }
 }
 
-/// The tables in which two analyses differ, but for names of files. The run says where rows were lost in other words.
+/// The tables in which two analyses differ, but for names of files. Omissions are compared apart: a run sums those of a rank.
 fn differences(files: &Analysis, run: &Analysis) -> Vec<String> {
     let comparable = |analysis: &Analysis| {
         let mut tables = serde_json::to_value(&analysis.tables).unwrap();
@@ -134,6 +134,16 @@ fn differences(files: &Analysis, run: &Analysis) -> Vec<String> {
         })
     };
     files.iter().filter_map(differs).collect()
+}
+
+/// The omissions that one of two analyses has, by kind, rank and item.
+fn lacking_omissions(files: &Analysis, run: &Analysis) -> Vec<String> {
+    let all = |analysis: &Analysis| -> BTreeSet<String> {
+        let rows = analysis.tables.omissions.iter();
+        rows.map(|row| format!("{} {} {:?}", row.kind, row.what, row.rank)).collect()
+    };
+    let (files, run) = (all(files), all(run));
+    files.symmetric_difference(&run).map(|omission| format!("the omission {omission}")).collect()
 }
 
 /// Whether the claim is no finding: that of the verdict, or that of the line about what was left out.

@@ -109,7 +109,7 @@ fn records_of_a_process_are_rows_with_their_names_and_devices() {
     );
     assert_eq!((events.bytes[5], events.thread[6], events.correlation[6]), (4096, NONE, 1));
     let used = &data.kernel_use[0];
-    assert_eq!((used.blocks, used.block_threads, used.shared_mem_bytes), (4, Some(128), Some(512)));
+    assert_eq!((used.blocks(), used.block_threads(), used.shared_mem_bytes), (Some(4), Some(128), Some(512)));
     assert_eq!(data.outline.steps.len(), 1);
     assert_eq!((data.outline.collectives.len(), data.outline.collectives[0].op.as_str()), (1, "allreduce"));
     let info = &data.outline.info;

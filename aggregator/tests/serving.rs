@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::kineto::{KinetoSource, ingest};
+use formats::ingest::ingest;
+use formats::kineto::KinetoSource;
 use formats::run_source::RunSource;
 use model::analysis::Analysis;
 use model::options::Options;

@@ -10,7 +10,7 @@ mod trace_file;
 mod wall_clock;
 mod windows;
 
-pub use shards::{WrittenShards, write_shards};
+pub use shards::{WrittenShards, write_rank, write_shards};
 pub use trace_file::{Counts, HOOK, Selection, TraceWriter, is_exported};
 pub use wall_clock::Comparison;
 pub use windows::{RankPlace, WindowFile, WindowWriter, WrittenWindow};

@@ -396,6 +396,11 @@ class RunTables:
         return self._table("memory")
 
     @property
+    def gpu_metric_samples(self) -> Table:
+        """One row per sample of a hardware metric of a device. The profiler of another tool took it."""
+        return self._table("gpu_metric_samples")
+
+    @property
     def buckets(self) -> Table:
         """One row per rank and gradient bucket."""
         return self._table("buckets")

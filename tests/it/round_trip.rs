@@ -16,7 +16,8 @@ use std::path::Path;
 
 use aggregator::render::chrome as export;
 use fixtures::planted;
-use formats::kineto::{KinetoSource, ingest};
+use formats::ingest::ingest;
+use formats::kineto::KinetoSource;
 use formats::run_source::RunSource;
 use model::analysis::Analysis;
 use model::analysis::Tables;

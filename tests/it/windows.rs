@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use flate2::read::GzDecoder;
-use formats::kineto::{KinetoSource, ingest};
+use formats::ingest::ingest;
+use formats::kineto::KinetoSource;
 use formats::run_source::RunSource;
 use model::analysis::Analysis;
 use model::analysis::VerdictKind;

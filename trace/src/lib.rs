@@ -97,8 +97,7 @@ pub use lock::lock;
 pub use manifest::{HELD_RANKS, Manifest, TRACE_FILES};
 pub use maybe::{Maybe, MaybeAt, MaybeNs};
 pub use omission::{
-    BEFORE_KEPT, CLOCK_SOURCE, CUT_SOURCE, KEEP_SOURCE, OMISSION_SOURCE, PROFILER_ERROR_NS, REST_OF_PROGRAM, cancelled,
-    worst_omission,
+    BEFORE_KEPT, CLOCK_SOURCE, CUT_SOURCE, KEEP_SOURCE, PROFILER_ERROR_NS, REST_OF_PROGRAM, cancelled, worst_omission,
 };
 pub use run::growing::Growing;
 pub use run::{Problem, Run};

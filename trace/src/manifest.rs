@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{MANIFEST_FILE, MAX_MANIFEST_BYTES, SCHEMA_VERSION};
-use crate::{Error, files, place};
+use crate::{Error, OmissionRow, files, place};
 
 /// The manifest of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,28 @@ pub const HELD_RANKS: &str = "ranks";
 /// [`HELD_RANKS`], whose ranks ascend.
 pub const TRACE_FILES: &str = "trace_files";
 
+/// Key of [`Manifest::config`] for the omissions of the files that a run was made of. Those of a rank's rows are among its counters.
+const OMISSIONS: &str = "omissions";
+
 impl Manifest {
+    /// Keeps omissions of the files that the run is made of.
+    ///
+    /// # Errors
+    /// [`Error::Json`] if they cannot be written as JSON.
+    pub fn keep_omissions(&mut self, omissions: &[OmissionRow]) -> Result<(), Error> {
+        if !omissions.is_empty() {
+            let json = |source| Error::Json { path: MANIFEST_FILE.into(), source };
+            self.config.insert(OMISSIONS.into(), serde_json::to_value(omissions).map_err(json)?);
+        }
+        Ok(())
+    }
+
+    /// The omissions of the files that the run was made of. Values that are none do not count.
+    pub fn omissions(&self) -> Vec<OmissionRow> {
+        let rows = self.config.get(OMISSIONS).and_then(serde_json::Value::as_array);
+        rows.into_iter().flatten().filter_map(|row| OmissionRow::deserialize(row).ok()).collect()
+    }
+
     /// The ranks that were put into the run; `None` if it has those of the whole job.
     pub fn held_ranks(&self) -> Option<BTreeSet<i32>> {
         let ranks = self.config.get(HELD_RANKS)?.as_array()?;

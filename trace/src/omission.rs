@@ -1,11 +1,12 @@
 //! Rows of `omissions`, built from the parts that are known.
 
-use crate::tables::OmissionRow;
+use crate::tables::{CounterRow, OmissionRow};
 use crate::words::OmissionKind;
 use crate::{Text, Word};
 
-/// A counter with this prefix in `source`, before the item, keeps an omission of a trace that became a run.
-pub const OMISSION_SOURCE: &str = "kineto: ";
+/// Prefixes of the `source` of counters, before the item: such a counter keeps an omission of a recording of another tool that became a run.
+const KEPT_OMISSIONS: [(OmissionKind, &str); 3] =
+    [(OmissionKind::Lost, "lost: "), (OmissionKind::LeftOut, "left_out: "), (OmissionKind::Note, "note: ")];
 
 /// The `source` of a counter that states why the clocks of some ranks were not compared.
 pub const CLOCK_SOURCE: &str = "clock_sync";
@@ -63,15 +64,42 @@ impl OmissionRow {
     }
 }
 
+impl CounterRow {
+    /// The counter of a rank that keeps an omission in a run. An unknown amount is 0 there.
+    pub fn of_omission(rank: i32, omission: &OmissionRow) -> Self {
+        // A word outside the vocabulary comes from a newer version, and may mean a loss.
+        let kind = omission.kind.known().unwrap_or(OmissionKind::Lost);
+        let prefix = KEPT_OMISSIONS.iter().find(|(of, _)| *of == kind).map_or("", |(_, prefix)| prefix);
+        let (amount, is_lost) = (omission.amount.unwrap_or_default(), kind == OmissionKind::Lost);
+        Self {
+            rank,
+            source: format!("{prefix}{}", omission.what).into(),
+            dropped: if is_lost { amount } else { 0 },
+            omitted: if is_lost { 0 } else { amount },
+            why: Some(omission.why.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// The kind and the item of the omission that the counter keeps; `None` for a counter of a recorder.
+    pub fn kept_omission(&self) -> Option<(OmissionKind, &str)> {
+        KEPT_OMISSIONS.iter().find_map(|(kind, prefix)| Some((*kind, self.source.strip_prefix(prefix)?)))
+    }
+}
+
 /// The worst kind of some omissions; `None` without any.
 pub fn worst_omission(omissions: &[OmissionRow]) -> Option<OmissionKind> {
     // A word outside the vocabulary comes from a newer version, and may mean a loss.
     omissions.iter().map(|omission| omission.kind.known().unwrap_or(OmissionKind::Lost)).min()
 }
 
-/// Why all of so many ranks were stopped before their end, if signals stopped them: a job that was cancelled need not hang.
+/// Signals by which launchers and users stop a job. Others are faults of the program, or of the machine.
+const OF_USERS: [&str; 3] = ["(SIGTERM)", "(SIGINT)", "(SIGHUP)"];
+
+/// Why all of so many ranks were stopped before their end, if users' signals stopped them: a job that was cancelled need not hang.
 pub fn cancelled(omissions: &[OmissionRow], ranks: usize) -> Option<&str> {
-    let stopped = || omissions.iter().filter(|row| &*row.what == REST_OF_PROGRAM && row.why.contains("signal "));
+    let is_of_user = |why: &str| OF_USERS.iter().any(|signal| why.contains(signal));
+    let stopped = || omissions.iter().filter(|row| &*row.what == REST_OF_PROGRAM && is_of_user(&row.why));
     let of: std::collections::BTreeSet<Option<i32>> = stopped().map(|row| row.rank).collect();
     let why = &*stopped().next()?.why;
     (of.len() >= ranks).then(|| why.split_once(": ").map_or(why, |(_, signal)| signal))
@@ -82,12 +110,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_run_keeps_the_omissions_of_what_it_was_made_of() {
+        for (kind, amount) in
+            [(OmissionKind::Lost, Some(3)), (OmissionKind::LeftOut, None), (OmissionKind::Note, Some(1))]
+        {
+            let omission = OmissionRow::of(kind, "marks", "they have no length").rank(2).amount(amount);
+            let counter = CounterRow::of_omission(2, &omission);
+            assert_eq!(counter.kept_omission(), Some((kind, "marks")));
+            let (lost, others) = if kind == OmissionKind::Lost { (3, 0) } else { (0, amount.unwrap_or(0)) };
+            assert_eq!((counter.rank, counter.dropped, counter.omitted), (2, lost, others));
+        }
+        let of_recorder = CounterRow { source: "cupti:KERNEL".into(), dropped: 2, ..CounterRow::default() };
+        assert_eq!(of_recorder.kept_omission(), None);
+    }
+
+    #[test]
     fn a_job_is_cancelled_if_signals_stopped_all_of_its_ranks() {
         let stopped = |rank: i32, why: &str| OmissionRow::left_out(REST_OF_PROGRAM, why.to_string()).rank(rank);
         let signal = "the training stopped in step 7: signal 15 (SIGTERM) stopped this process";
         let both = [stopped(0, signal), stopped(1, signal)];
         assert_eq!(cancelled(&both, 2), Some("signal 15 (SIGTERM) stopped this process"));
         assert_eq!(cancelled(&both, 3), None, "rank 2 may have died first");
+        let by_user =
+            [stopped(0, "signal 2 (SIGINT) ended the program"), stopped(1, "signal 15 (SIGTERM) ended the program")];
+        assert_eq!(cancelled(&by_user, 2), Some("signal 2 (SIGINT) ended the program"));
+        let crashed =
+            [stopped(0, "signal 11 (SIGSEGV) ended the program"), stopped(1, "signal 9 (SIGKILL) ended the program")];
+        assert_eq!(cancelled(&crashed, 2), None);
         let failed = [stopped(0, signal), stopped(1, "the training stopped in step 7: out of memory")];
         assert_eq!(cancelled(&failed, 2), None);
     }

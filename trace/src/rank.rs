@@ -32,10 +32,10 @@ pub const MAX_RANKS: i32 = 1 << 20;
 pub struct KernelUse {
     /// The kernel row's `id`.
     pub id: i64,
-    /// Blocks of its grid, or [`NONE`].
-    pub blocks: i64,
-    /// Threads of a block.
-    pub block_threads: Option<u16>,
+    /// Blocks of its grid in x, y and z; zeros if unknown.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z; zeros if unknown.
+    pub block: [u16; 3],
     /// Registers of a thread.
     pub registers: Option<u16>,
     /// Shared memory of a block, static and dynamic.
@@ -48,8 +48,23 @@ impl KernelUse {
     /// A kernel of which nothing is known.
     #[inline]
     pub fn unknown(id: i64) -> Self {
-        Self { id, blocks: NONE, block_threads: None, registers: None, shared_mem_bytes: None, occupancy_pct: None }
+        Self { id, grid: [0; 3], block: [0; 3], registers: None, shared_mem_bytes: None, occupancy_pct: None }
     }
+
+    /// Blocks of its grid.
+    pub fn blocks(&self) -> Option<i64> {
+        product(self.grid.map(i64::from))
+    }
+
+    /// Threads of a block.
+    pub fn block_threads(&self) -> Option<u16> {
+        product(self.block.map(i64::from))?.try_into().ok()
+    }
+}
+
+/// The product of sides; `None` if they are unknown.
+fn product(sides: [i64; 3]) -> Option<i64> {
+    Some(sides.into_iter().fold(1_i64, i64::saturating_mul)).filter(|product| *product > 0)
 }
 
 /// Elements that an operator with FLOPs computes with.

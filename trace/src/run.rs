@@ -294,16 +294,18 @@ impl Run {
         self.shards.retain(|_, shards| !shards.is_empty());
     }
 
-    /// Lists the ranks that have no readable shard. `others` have files, and are not looked at.
+    /// Lists the ranks that have no readable shard. `others` have files, and are not looked at. Ranks that were not put into the run are among
+    /// the omissions of its manifest.
     fn find_missing_ranks(&mut self, others: &BTreeSet<i32>) {
         let present: BTreeSet<i32> = self.ranks().into_iter().chain(others.iter().copied()).collect();
         let world_size = self.manifest.world_size;
         let is_missing = |rank: &i32| !present.contains(rank);
-        let expected = present.iter().filter(|rank| (0..world_size).contains(rank)).count() as i64;
-        let absent = i64::from(world_size) - expected;
         // A manifest may claim any number of ranks, so not all of them are looked at.
         let (missing, named): (i64, Vec<i32>) = match self.manifest.held_ranks() {
-            None => (absent, (0..world_size).filter(is_missing).take(MAX_NAMED_RANKS).collect()),
+            None => {
+                let expected = present.iter().filter(|rank| (0..world_size).contains(rank)).count() as i64;
+                (i64::from(world_size) - expected, (0..world_size).filter(is_missing).take(MAX_NAMED_RANKS).collect())
+            }
             Some(held) => {
                 let missing: Vec<i32> = held.range(..world_size).copied().filter(is_missing).collect();
                 (missing.len() as i64, missing.into_iter().take(MAX_NAMED_RANKS).collect())
@@ -316,10 +318,6 @@ impl Run {
         if unnamed > 0 {
             let why = format!("no readable shard of them was found, nor of the {MAX_NAMED_RANKS} that are named");
             self.absent(OmissionKind::Lost, None, unnamed, why);
-        }
-        if absent > missing {
-            let why = format!("no trace of them was put into the run (world_size {world_size})");
-            self.absent(OmissionKind::LeftOut, None, absent - missing, why);
         }
     }
 

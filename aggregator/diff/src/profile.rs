@@ -86,7 +86,7 @@ fn own_times(data: &RankData) -> Vec<i64> {
 fn by_name(profile: &mut RankProfile, data: &RankData, details: &Details, own_ns: &[i64]) {
     let events = &data.events;
     let blocks: FxHashMap<i64, i64> =
-        data.kernel_use.iter().filter(|u| u.blocks != NONE).map(|u| (u.id, u.blocks)).collect();
+        data.kernel_use.iter().filter_map(|used| Some((used.id, used.blocks()?))).collect();
     // Rows of one name and shape share a key, which is built once.
     let mut sums: FxHashMap<Kindred<'_>, Vec<InStep>> = FxHashMap::default();
     for (row, own_ns) in own_ns.iter().enumerate() {

@@ -108,20 +108,8 @@ impl JobFiles {
     }
 
     /// The paths of a job that has traces of torch.profiler only.
-    ///
-    /// # Errors
-    /// [`Error::NoInput`] for another job.
-    pub fn traces(&self) -> Result<&[PathBuf], Error> {
-        if self.only_traces() {
-            return Ok(&self.traces);
-        }
-        let why = match self.snapshots[..] {
-            [] => "it is a recording of another tool than torch.profiler; analyze it directly",
-            [..] => "it is a snapshot of torch's allocator; analyze it directly",
-        };
-        let mut others = FORMATS.iter().filter_map(|format| self.others.get(format.name)).flatten();
-        let path = self.snapshots.first().or_else(|| others.next()).cloned().unwrap_or_default();
-        Err(Error::NoInput { path, why: why.into() })
+    pub fn traces(&self) -> Option<&[PathBuf]> {
+        self.only_traces().then_some(&*self.traces)
     }
 
     /// Counts a file before it is looked at. True if there are too many, which is listed once.

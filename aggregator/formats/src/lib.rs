@@ -2,6 +2,7 @@
 
 mod columnar;
 pub mod format;
+pub mod ingest;
 pub mod input;
 pub mod inspector;
 pub mod job_files;

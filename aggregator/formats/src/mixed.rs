@@ -78,7 +78,7 @@ impl MixedSource {
     }
 
     /// The source of a rank. Of a rank that none has, the last one says so.
-    fn of(&self, rank: i32) -> Result<&dyn Source, Error> {
+    pub(crate) fn of(&self, rank: i32) -> Result<&dyn Source, Error> {
         let mut sources = self.parts.iter().map(|part| &**part);
         let own = sources.clone().find(|source| source.ranks().binary_search(&rank).is_ok());
         own.or_else(|| sources.next_back())
@@ -87,7 +87,7 @@ impl MixedSource {
 
     /// The formats name communicators differently, so the one of all ranks gets one name. With several, those of one format match no
     /// other.
-    fn join(&self, outline: &mut RankOutline) -> Option<OmissionRow> {
+    pub(crate) fn join(&self, outline: &mut RankOutline) -> Option<OmissionRow> {
         if self.parts.len() < 2 {
             return None;
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
+use trace::name_rules::kind_of;
 use trace::rank::{Launches, communicates};
 use trace::{CollectiveRow, OmissionRow, fnv_1a};
 
@@ -70,6 +71,9 @@ impl Rows {
         if !self.has_room() {
             return None;
         }
+        // As in a run: the name decides it, where a runtime copies by kernels of its own.
+        let kind =
+            if kind == Kind::Kernel { kind_of("kernel", self.names.list[name as usize].as_bytes()) } else { kind };
         let is_comm = communicates(self.names.classes[name as usize], kind, None);
         let events = &mut self.raw.events;
         let id = events.len() as i64;
@@ -120,6 +124,13 @@ impl Rows {
         list(&mut data, omissions);
         data
     }
+}
+
+/// The sides of a grid or a block, if all are known.
+pub(super) fn sides_of<N: TryFrom<i64>>(sides: [Option<i64>; 3]) -> Option<[N; 3]> {
+    let side = |side: Option<i64>| N::try_from(side.filter(|side| *side > 0)?).ok();
+    let [x, y, z] = sides;
+    Some([side(x)?, side(y)?, side(z)?])
 }
 
 /// Omissions of those that were counted.

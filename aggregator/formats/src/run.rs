@@ -12,12 +12,12 @@ mod repair;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{
-    BEFORE_KEPT, CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, KEEP_SOURCE, OMISSION_SOURCE, OmissionKind,
+    BEFORE_KEPT, CLOCK_SOURCE, CUT_SOURCE, CollectiveRow, CounterRow, GpuMetricSampleRow, KEEP_SOURCE, OmissionKind,
     OmissionRow, REST_OF_PROGRAM, RankRow, Row, Run, Text, Vocabulary,
 };
 
 use model::{Collective, RankData, RankInfo, RankOutline};
-use trace::rank::{Details, Kind, mark_below_operators};
+use trace::rank::{Details, Kind, Metric, MetricSample, mark_below_operators};
 
 pub use merge_parts::{RawColumns, merge_parts};
 
@@ -30,6 +30,7 @@ pub fn load_rank(run: &Run, rank: i32) -> RankData {
     data.outline.steps = rows(run, rank, &mut omissions);
     data.outline.clock_samples = rows(run, rank, &mut omissions);
     data.memory = rows(run, rank, &mut omissions);
+    metrics(&mut data, rows(run, rank, &mut omissions));
     data.buckets = rows(run, rank, &mut omissions);
     data.outline.comms = rows(run, rank, &mut omissions);
     data.devices = rows(run, rank, &mut omissions);
@@ -78,6 +79,20 @@ fn leave_out_before_kept(data: &mut RankData) {
     data.memory.retain(|memory| from_ns <= memory.ts_ns);
 }
 
+/// Takes the samples of hardware metrics, in order of time.
+fn metrics(data: &mut RankData, samples: Vec<GpuMetricSampleRow>) {
+    let mut numbers: BTreeMap<(i64, Text), u32> = BTreeMap::new();
+    for GpuMetricSampleRow { ts_ns, device_id, metric, value, .. } in samples {
+        let next = data.metrics.len() as u32;
+        let number = *numbers.entry((device_id, metric.clone())).or_insert(next);
+        if number == next {
+            data.metrics.push(Metric { device_id, name: metric });
+        }
+        data.metric_samples.push(MetricSample { ts_ns, metric: number, value });
+    }
+    data.metric_samples.sort_by_key(|sample| (sample.ts_ns, sample.metric));
+}
+
 fn collectives(run: &Run, rank: i32, omissions: &mut Vec<OmissionRow>) -> Vec<Collective> {
     Collective::list(rows::<CollectiveRow>(run, rank, omissions))
 }
@@ -124,17 +139,19 @@ fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
         if let (CUT_SOURCE, Some(why)) = (&*counter.source, &counter.why) {
             reasons_only.push(OmissionRow::left_out(REST_OF_PROGRAM, why.clone()).rank(rank));
         }
-        let removed = counter.source.starts_with(KEEP_SOURCE).then_some(BEFORE_KEPT);
-        let item = counter.source.strip_prefix(OMISSION_SOURCE).or(removed);
-        let what = item.unwrap_or("rows lost while recording");
+        let kept = counter.kept_omission();
+        let is_removed = counter.source.starts_with(KEEP_SOURCE) && counter.omitted > 0;
         // Other rows that a recorder omits on purpose are no omission of the analysis.
-        let omitted = if item.is_some() { counter.omitted } else { 0 };
-        for (kind, amount) in [(OmissionKind::Lost, counter.dropped), (OmissionKind::LeftOut, omitted)] {
-            if amount > 0 {
-                let (sum, reasons) = items.entry((kind, what)).or_default();
-                *sum = sum.saturating_add(amount);
-                reasons.extend(counter.why.as_deref());
-            }
+        let item = match kept {
+            Some(kept) => Some(kept),
+            None if is_removed => Some((OmissionKind::LeftOut, BEFORE_KEPT)),
+            None => (counter.dropped > 0).then_some((OmissionKind::Lost, "rows lost while recording")),
+        };
+        if let Some((kind, what)) = item {
+            let (sum, reasons) = items.entry((kind, what)).or_default();
+            *sum =
+                sum.saturating_add(if kind == OmissionKind::Lost { counter.dropped } else { counter.omitted }.max(0));
+            reasons.extend(counter.why.as_deref());
         }
     }
     let row = |((kind, what), (amount, reasons)): ((OmissionKind, &str), (i64, BTreeSet<&str>))| {
@@ -144,7 +161,7 @@ fn counted(rank: i32, counters: &[CounterRow]) -> Vec<OmissionRow> {
             0 => named.join("; "),
             more => format!("{}; and {more} more reasons", named.join("; ")),
         };
-        OmissionRow::of(kind, what, why).rank(rank).amount(amount)
+        OmissionRow::of(kind, what, why).rank(rank).amount(Some(amount).filter(|amount| *amount > 0))
     };
     items.into_iter().map(row).chain(reasons_only).collect()
 }

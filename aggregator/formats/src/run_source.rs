@@ -180,7 +180,8 @@ impl Source for RunSource {
     }
 
     fn problems(&self) -> Vec<OmissionRow> {
-        self.run.problems.iter().cloned().map(|p| p.into_omission(&self.run.path)).collect()
+        let of_shards = self.run.problems.iter().cloned().map(|p| p.into_omission(&self.run.path));
+        self.run.manifest.omissions().into_iter().chain(of_shards).collect()
     }
 
     fn load(&self, rank: i32) -> Result<RankData, Error> {

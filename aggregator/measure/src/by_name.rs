@@ -84,10 +84,10 @@ impl Tally {
             self.occupancy_pct_ns += weight * pct;
             self.occupancy_ns += weight;
         }
-        if used.blocks != NONE {
-            self.blocks += used.blocks as f64;
+        if let Some(blocks) = used.blocks() {
+            self.blocks += blocks as f64;
             self.with_blocks += 1.0;
-            self.blocks_ns += weight * used.blocks as f64;
+            self.blocks_ns += weight * blocks as f64;
             self.with_blocks_ns += weight;
         }
     }
@@ -348,7 +348,7 @@ fn kernel_row(
         blocks_per_sm: sms
             .filter(|_| is_covered(t.with_blocks_ns, t.weight()))
             .map(|sms| t.blocks_ns / t.with_blocks_ns / f64::from(sms)),
-        block_threads: longest.and_then(|used| used.block_threads).map(Into::into),
+        block_threads: longest.and_then(|used| used.block_threads()).map(Into::into),
         registers: longest.and_then(|used| used.registers).map(Into::into),
         shared_mem_bytes: longest.and_then(|used| used.shared_mem_bytes).map(Into::into),
         vs_median_device: None,
@@ -474,8 +474,8 @@ mod tests {
             .zip([20.0, 40.0])
             .zip([2, 8])
             .map(|(((id, _), pct), blocks)| KernelUse {
-                blocks,
-                block_threads: Some(128),
+                grid: [blocks, 1, 1],
+                block: [128, 1, 1],
                 registers: Some(40),
                 occupancy_pct: Some(pct),
                 ..KernelUse::unknown(*id)

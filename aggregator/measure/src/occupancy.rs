@@ -61,7 +61,7 @@ struct Fit {
 impl Fit {
     fn of(used: &KernelUse, device: &DeviceRow) -> Option<Self> {
         let positive = |n: i64| u64::try_from(n).ok().filter(|n| *n > 0);
-        let threads = positive(used.block_threads?.into())?;
+        let threads = positive(used.block_threads()?.into())?;
         let most_threads = positive(device.max_threads_per_sm?.into())?;
         let warps = threads.div_ceil(WARP_THREADS);
         let by_registers = |registers: u16| match u64::from(registers) {
@@ -77,7 +77,7 @@ impl Fit {
             Some(per_sm.checked_div(u64::from(bytes) + reserved).unwrap_or(u64::MAX))
         };
         Some(Self {
-            blocks_per_sm: positive(used.blocks)? as f64 / positive(device.sm_count?.into())? as f64,
+            blocks_per_sm: positive(used.blocks()?)? as f64 / positive(device.sm_count?.into())? as f64,
             block_pct: 100.0 * threads as f64 / most_threads as f64,
             by_threads: most_threads / WARP_THREADS / warps,
             by_registers_and_shared: used
@@ -152,11 +152,11 @@ mod tests {
         }
     }
 
-    fn used(blocks: i64, threads: u16, registers: u16, shared: u32, occupancy_pct: f32) -> KernelUse {
+    fn used(blocks: u32, threads: u16, registers: u16, shared: u32, occupancy_pct: f32) -> KernelUse {
         KernelUse {
             id: 0,
-            blocks,
-            block_threads: Some(threads),
+            grid: [blocks, 1, 1],
+            block: [threads, 1, 1],
             registers: Some(registers),
             shared_mem_bytes: Some(shared),
             occupancy_pct: Some(occupancy_pct),
@@ -212,7 +212,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_launch_and_device_is_survived(
-            (blocks, threads, registers, shared) in proptest::prelude::any::<(i64, u16, u16, u32)>(),
+            (blocks, threads, registers, shared) in proptest::prelude::any::<(u32, u16, u16, u32)>(),
             occupancy in proptest::prelude::any::<f32>(),
             (sms, most, per_sm, shared_per_sm) in proptest::prelude::any::<(i32, i32, i32, i64)>(),
         ) {

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use trace::{
-    CLOCK_SOURCE, CUT_SOURCE, CounterRow, JobPathRow, OMISSION_SOURCE, OmissionRow, Phase, SelectionRow,
-    StepBreakdownRow, Text,
+    CLOCK_SOURCE, CUT_SOURCE, CounterRow, JobPathRow, OmissionRow, Phase, SelectionRow, StepBreakdownRow, Text,
 };
 
 use crate::identity::{identify, identity};
@@ -322,10 +321,7 @@ fn facts(parts: &[RankPart], breakdown: &[StepBreakdownRow], info: &SourceInfo, 
         events: parts.iter().map(|p| p.rows).sum(),
         collectives: parts.iter().map(|p| p.outline.collectives.len() as u64).sum(),
         recorded: counters().map(|c| c.recorded).fold(0, i64::saturating_add),
-        dropped: counters()
-            .filter(|c| !c.source.starts_with(OMISSION_SOURCE))
-            .map(|c| c.dropped)
-            .fold(0, i64::saturating_add),
+        dropped: counters().filter(|c| c.kept_omission().is_none()).map(|c| c.dropped).fold(0, i64::saturating_add),
         nothing_because: nothing_because(parts),
         recording_was_off: counter_reasons(parts, |counter| &*counter.source == "schedule"),
         recording_was_cut: parts
@@ -360,7 +356,7 @@ fn nothing_because(parts: &[RankPart]) -> Vec<String> {
     }
     counter_reasons(parts, |counter| {
         // The counters of a trace state how its rank was found, and its omissions are listed.
-        let of_trace = &*counter.source == "kineto" || counter.source.starts_with(OMISSION_SOURCE);
+        let of_trace = &*counter.source == "kineto" || counter.kept_omission().is_some();
         let explains_other = of_trace || &*counter.source == CLOCK_SOURCE;
         counter.recorded == 0 && !explains_other
     })

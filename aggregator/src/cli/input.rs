@@ -20,9 +20,18 @@ use model::source::Source;
 
 /// What the input of a command may be.
 pub(super) fn input_help() -> String {
+    format!("Run, or {}", files_of_ranks())
+}
+
+/// The help of an input that is no run.
+pub(super) fn files_help() -> String {
+    format!("The {}", files_of_ranks())
+}
+
+fn files_of_ranks() -> String {
     let others: String = FORMATS.iter().map(|format| format!(", {}", format.files)).collect();
     format!(
-        "Run, or files of ranks or directories of them: traces of torch.profiler (.json, .json.gz, .json.zst){others}, or snapshots of \
+        "files of ranks or directories of them: traces of torch.profiler (.json, .json.gz, .json.zst){others}, or snapshots of \
          torch's allocator"
     )
 }
@@ -82,7 +91,7 @@ impl InputArguments {
     /// As [`JobFiles::open`]; where the paths hold dumps of the Flight Recorder, the error names the command that reads them.
     pub(super) fn open_files(self, files: &JobFiles) -> Result<Box<dyn Source>, Error> {
         files.open(self.open_options()).map_err(|error| match files.traces() {
-            Ok(paths @ [first, ..]) if dumps::read(paths, self.max_memory_bytes()).is_ok() => {
+            Some(paths @ [first, ..]) if dumps::read(paths, self.max_memory_bytes()).is_ok() => {
                 let why = "it holds dumps of torch's Flight Recorder and no trace; `rankscope hang` reads dumps";
                 Error::NoInput { path: first.clone(), why: why.into() }
             }

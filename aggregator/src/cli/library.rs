@@ -15,8 +15,8 @@ use crate::cli::{diff as diff_command, hang as hang_command, map as map_command,
 use crate::render::report_analyzed;
 use align::clock::Clocks;
 use diff::Diff;
+use formats::ingest::{Ingested, ingest_with};
 use formats::input::{Input, expand_all, resolve};
-use formats::kineto::{Ingested, ingest_with};
 use model::Error;
 use model::analysis::Analysis;
 use model::options::Options;
@@ -262,7 +262,7 @@ fn rows_of<'a>(
     (0..events.len()).filter(move |at| step.is_none_or(|step| events.step[*at] == step)).map(row)
 }
 
-/// Writes traces of torch.profiler as a run.
+/// Writes recordings of other tools as a run.
 ///
 /// # Errors
 /// [`Error::Usage`] and the errors of [`ingest_with`].
@@ -273,7 +273,7 @@ pub fn ingest(
     progress: Progress<'_>,
 ) -> Result<Ingested, Error> {
     let InputOptions { input } = parse(options, &[])?;
-    ingest_with(&crate::cli::ingest::traces(paths)?, input.open_options(), out, progress)
+    ingest_with(&paths, input.open_options(), out, progress)
 }
 
 /// Compares the runs of two sides.

@@ -1,7 +1,7 @@
 //! Schemas of several releases, and what an export says of its ranks, its clock and its communicators.
 
+use model::Kind;
 use model::source::Source;
-use model::{Kind, NONE};
 
 use crate::export::{ONE, OTHER, database, export, name, omitted, opened, rows, small, statements};
 
@@ -36,7 +36,7 @@ fn every_process_is_a_rank_with_its_own_launches() {
         ]
     );
     assert_eq!((one.events.parent[3], one.events.parent[1], one.events.step[5]), (1, 0, 3));
-    assert_eq!((one.kernel_use[0].blocks, &*one.outline.info.clock_domain), (8, "node-a/steady"));
+    assert_eq!((one.kernel_use[0].blocks(), &*one.outline.info.clock_domain), (Some(8), "node-a/steady"));
     assert_eq!((one.outline.steps[0].step, one.outline.info.pid), (3, 0x46));
     assert_eq!(
         omitted(&one),
@@ -51,7 +51,7 @@ fn every_process_is_a_rank_with_its_own_launches() {
     );
 
     let other = source.load(1).unwrap();
-    assert_eq!((rows(&other, Kind::Kernel), other.kernel_use[0].blocks), (2, NONE), "two have no possible times");
+    assert_eq!((rows(&other, Kind::Kernel), other.kernel_use[0].blocks()), (2, None), "two have no possible times");
     assert_eq!(omitted(&other), [("lost", "events", Some(2))]);
     let collective = &other.outline.collectives[0];
     assert_eq!((&*collective.op, collective.start_ns(), collective.end_ns()), ("allreduce", Some(5_300), Some(5_400)));

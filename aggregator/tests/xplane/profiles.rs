@@ -99,7 +99,7 @@ fn streams_of_a_gpu_are_kernels_copies_and_fills() {
     );
     assert_eq!((events.stream[of("gemm")], events.stream[of("Memset (Device)")]), (16, 3));
     let used = data.kernel_use.iter().find(|used| used.id == events.id[of("gemm")]).unwrap();
-    assert_eq!((used.blocks, used.block_threads, used.registers), (8, Some(256), Some(32)));
+    assert_eq!((used.blocks(), used.block_threads(), used.registers), (Some(8), Some(256), Some(32)));
     assert_eq!((used.shared_mem_bytes, used.occupancy_pct), (Some(1_040), Some(62.5)));
     let collectives: Vec<(&str, Option<i64>)> =
         data.outline.collectives.iter().map(|c| (c.op.as_str(), c.start_ns())).collect();

@@ -65,16 +65,12 @@ pub(crate) fn decimal(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The product of an array of three integers, such as a grid.
-pub(crate) fn product_of_three(list: &[u8]) -> Option<i64> {
-    let mut product = 1_i64;
-    let mut items = 0;
-    for item in list.strip_prefix(b"[")?.strip_suffix(b"]")?.split(|byte| *byte == b',') {
-        let item = i32::try_from(integer(item.trim_ascii())?).ok()?;
-        product = product.saturating_mul(i64::from(item));
-        items += 1;
-    }
-    (items == 3).then_some(product)
+/// An array of three integers, such as the sides of a grid.
+pub(crate) fn sides<N: TryFrom<i64>>(list: &[u8]) -> Option<[N; 3]> {
+    let mut items = list.strip_prefix(b"[")?.strip_suffix(b"]")?.split(|byte| *byte == b',');
+    let mut next = || N::try_from(integer(items.next()?.trim_ascii())?).ok();
+    let sides = [next()?, next()?, next()?];
+    items.next().is_none().then_some(sides)
 }
 
 fn any_integer(text: &[u8]) -> Option<i64> {

@@ -351,8 +351,8 @@ fn keep_device_use(row: u32, kind: Kind, args: &Args, columns: &mut Columns) {
     let id = i64::from(row);
     let used = KernelUse {
         id,
-        blocks: args.blocks,
-        block_threads: args.block_threads.try_into().ok(),
+        grid: args.grid,
+        block: args.block,
         registers: args.registers.try_into().ok(),
         shared_mem_bytes: args.shared_mem_bytes.try_into().ok(),
         occupancy_pct: args.occupancy_pct.map(|pct| pct as f32),

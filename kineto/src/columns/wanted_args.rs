@@ -26,8 +26,8 @@ pub(super) struct Args {
     pub(super) stream: i64,
     pub(super) bytes: i64,
     pub(super) shape: u32,
-    pub(super) blocks: i64,
-    pub(super) block_threads: i64,
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u16; 3],
     pub(super) registers: i64,
     pub(super) shared_mem_bytes: i64,
     pub(super) occupancy_pct: Option<f64>,
@@ -45,8 +45,8 @@ pub(super) const NO_ARGS: Args = Args {
     stream: NONE,
     bytes: NONE,
     shape: 0,
-    blocks: NONE,
-    block_threads: NONE,
+    grid: [0; 3],
+    block: [0; 3],
     registers: NONE,
     shared_mem_bytes: NONE,
     occupancy_pct: None,
@@ -191,11 +191,11 @@ fn read_other(cursor: &mut Cursor<'_>, key: Key, shapes: &mut Interner, args: &m
         }
         Key::Grid => {
             cursor.skip()?;
-            args.blocks = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
+            args.grid = number::sides(cursor.since(from)).unwrap_or_default();
         }
         Key::Block => {
             cursor.skip()?;
-            args.block_threads = number::product_of_three(cursor.since(from)).unwrap_or(NONE);
+            args.block = number::sides(cursor.since(from)).unwrap_or_default();
         }
         Key::Registers => args.registers = number::integer(text_value(cursor)?.raw).unwrap_or(NONE),
         Key::SharedMemory => args.shared_mem_bytes = number::integer(text_value(cursor)?.raw).unwrap_or(NONE),

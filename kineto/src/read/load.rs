@@ -56,8 +56,6 @@ pub(crate) struct Loaded {
     pub(crate) extras: Extras,
     /// Numbers and short strings of the header.
     pub(crate) scalars: BTreeMap<String, String>,
-    /// The file was read to its end.
-    pub(crate) complete: bool,
     /// The device of its first device row; set when its rows are dropped.
     pub(crate) used_device: Option<i64>,
     /// Memory that its rows took while they were read: an estimate.
@@ -195,7 +193,6 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
     let (memory, (flows, incomplete_flows)) =
         rayon::join(|| memory_rows(&rows, allocations, rank), || flow_rows(&rows, rank));
     report.add("arrows", incomplete_flows, OmissionKind::LeftOut, "one of their ends is not in the trace");
-    let complete = missing.is_none() && trailing.is_none();
     report.add_damage(missing, "rest of the file");
     report.add_damage(trailing, "text after the document");
     let (devices, unknown_devices) = own_devices(&header, &rows.events, rank, file);
@@ -226,7 +223,7 @@ pub(crate) fn rank_from_stream(streamed: Streamed, file: &TraceFile) -> Loaded {
         omissions: report.omissions,
         ..RankData::default()
     };
-    Loaded { data, extras, scalars: header.scalars, complete, used_device: None, memory_bytes }
+    Loaded { data, extras, scalars: header.scalars, used_device: None, memory_bytes }
 }
 
 /// The ranks that the processes of a file say, unless they were known before it is read.

@@ -10,7 +10,7 @@ use arrow_array::{ArrayRef, BooleanArray, DictionaryArray, Int32Array, Primitive
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
-use trace::rank::{Events, Kind, NO_PARENT, NO_STEP, NONE, RankData};
+use trace::rank::{Events, KernelUse, Kind, NO_PARENT, NO_STEP, NONE, RankData};
 use trace::{EventRow, RecordBatch, Row, Text, Word};
 
 use crate::Error;
@@ -27,9 +27,11 @@ const NO_TEXT: u32 = u32::MAX;
 pub(super) struct Window<'a> {
     data: &'a RankData,
     extras: &'a Extras,
+    /// The rows are of a trace, whose arguments are in `extras`. Rows of other formats have no arguments.
+    is_of_trace: bool,
     /// Id of the first row of the window's file.
     first_id: i64,
-    /// The words of the column `kind`: those of [`KIND_WORDS`], then one for each category.
+    /// The words of the column `kind`: those of [`KIND_WORDS`], then one for each category of a trace, or else each [`Kind`].
     kinds: Vec<Text>,
     /// Direction of a copy, by the number of its name.
     copy_kinds: Texts,
@@ -80,12 +82,16 @@ impl<'a> Window<'a> {
         let templates = std::mem::take(&mut extras.templates);
         let extras: &Extras = extras;
         let word = |text: &Text| Word::<Kind>::from(text.clone()).text();
+        let is_of_trace = !extras.categories.is_empty();
+        let all = Kind::ALL.iter().filter(|_| !is_of_trace).map(|kind| Text::from(kind.as_str()));
+        let kinds = KIND_WORDS.into_iter().map(Text::from).chain(extras.categories.iter().map(word)).chain(all);
         let copy_kind = |name: &'a Text| name.split(' ').nth(1);
         let mut window = Self {
             data,
             extras,
+            is_of_trace,
             first_id,
-            kinds: KIND_WORDS.into_iter().map(Text::from).chain(extras.categories.iter().map(word)).collect(),
+            kinds: kinds.collect(),
             copy_kinds: Texts::of(data.names.iter().map(copy_kind)),
             placements: Vec::new(),
             placed: Vec::new(),
@@ -138,6 +144,9 @@ impl<'a> Window<'a> {
 
     /// The number of a row's word in `kinds`.
     fn kind(&self, row: usize) -> u32 {
+        if !self.is_of_trace {
+            return KIND_WORDS.len() as u32 + self.data.events.kind[row] as u32;
+        }
         let written = self.extras.category.get(self.place_in_file(row)).copied();
         let written = written.filter(|number| (*number as usize) < self.extras.categories.len());
         match (self.data.events.kind[row], written) {
@@ -166,7 +175,8 @@ impl<'a> Window<'a> {
             |column: &[i64]| Arc::new(PrimitiveArray::<Int64Type>::from(column[rows.clone()].to_vec())) as ArrayRef;
         // Kineto's process of a device row is the device.
         let pid = |row: usize| {
-            let pid = self.extras.pid.get(self.place_in_file(row)).copied().and_then(known);
+            let of_rank = Some(self.data.outline.info.pid).filter(|pid| !self.is_of_trace && *pid != 0);
+            let pid = self.extras.pid.get(self.place_in_file(row)).copied().and_then(known).or(of_rank);
             pid.filter(|_| self.is_on_host(row))
         };
         let parent_id = |row: usize| Some(parent[row]).filter(|p| *p != NO_PARENT).map(|p| id[p as usize]);
@@ -229,6 +239,9 @@ impl<'a> Window<'a> {
             let Some(placement) = placement else {
                 columns.placement.push(NO_TEXT);
                 columns.rest.push(NO_TEXT);
+                if !self.is_of_trace {
+                    columns.measured(self.data, events.id[row]);
+                }
                 continue;
             };
             columns.placement.push(placement);
@@ -311,6 +324,23 @@ impl Arguments {
         self.block.extend(fixed.block.map(|block| (row, block)));
         self.occupancy_pct.extend(fixed.occupancy_pct.map(|pct| (row, pct)));
         self.bandwidth_gbs.extend(fixed.bandwidth_gbs.map(|gbs| (row, gbs)));
+    }
+
+    /// Adds what was measured of the kernel or copy with this id.
+    fn measured(&mut self, data: &RankData, id: i64) {
+        let row = self.row;
+        if let Ok(at) = data.kernel_use.binary_search_by_key(&id, |used| used.id) {
+            let KernelUse { grid, block, registers, shared_mem_bytes, occupancy_pct, .. } = data.kernel_use[at];
+            let known = |sides: [i32; 3]| Some((row, sides)).filter(|_| sides != [0; 3]);
+            self.grid.extend(known(grid.map(|side| side.try_into().unwrap_or_default())));
+            self.block.extend(known(block.map(i32::from)));
+            self.registers.extend(registers.map(|number| (row, Some(number.into()))));
+            self.longs[Long::SharedMemory as usize].extend(shared_mem_bytes.map(|bytes| (row, bytes.into())));
+            self.occupancy_pct.extend(occupancy_pct.map(|pct| (row, pct.into())));
+        }
+        if let Ok(at) = data.copy_rates.binary_search_by_key(&id, |copy| copy.id) {
+            self.bandwidth_gbs.push((row, data.copy_rates[at].bandwidth_gbs));
+        }
     }
 
     /// A column by its name; `None` if it has no values.

@@ -1,13 +1,13 @@
-//! Writes a loaded trace as the shards of a run.
+//! Writes a loaded rank as the shards of a run.
 
 use std::ops::Range;
 use std::path::Path;
 
 use rayon::prelude::*;
-use trace::rank::{Collective, Events, Launches, NONE, RankData};
+use trace::rank::{Collective, Events, Launches, Metric, MetricSample, NONE, RankData};
 use trace::{
-    CollectiveRow, CounterRow, EventRow, FlowRow, OMISSION_SOURCE, OmissionKind, OmissionRow, PartRow, ROW_GROUP_ROWS,
-    RankRow, RecordBatch, Row, ShardMeta, batch_from_rows, shard_path, write_shard_with,
+    CollectiveRow, CounterRow, EventRow, FlowRow, GpuMetricSampleRow, OmissionRow, PartRow, ROW_GROUP_ROWS, RankRow,
+    RecordBatch, Row, ShardMeta, batch_from_rows, shard_path, write_shard_with,
 };
 
 use crate::Error;
@@ -35,11 +35,17 @@ pub struct WrittenShards {
 }
 
 /// Reads the windows of a rank, which are `files` in order of time, and writes their tables as shards of the run
-/// `run_id` into the directory `run`.
+/// `run_id` into the directory `run`. `complete` changes what the other ranks of the job decide. It does not change rows of `events`, which
+/// are written before.
 ///
 /// # Errors
 /// As [`load`](crate::load); [`Error::Trace`] if a shard cannot be written.
-pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<WrittenShards, Error> {
+pub fn write_shards(
+    files: &[TraceFile],
+    run: &Path,
+    run_id: &str,
+    complete: &dyn Fn(&mut RankData),
+) -> Result<WrittenShards, Error> {
     let mut out = WrittenShards::default();
     let mut all: Option<Loaded> = None;
     let (mut numbers, mut known, mut parts) = (Numbers::default(), Known::default(), 0);
@@ -69,23 +75,44 @@ pub fn write_shards(files: &[TraceFile], run: &Path, run_id: &str) -> Result<Wri
                 all = Some(loaded);
             }
             Some(all) => {
-                all.complete &= loaded.complete;
                 loaded.data.events = Events::default();
                 known.append_tables(&mut all.data, loaded.data);
             }
         }
     }
     let Some(mut all) = all else { return Ok(out) };
-    let meta = meta_of(&all.data, run_id);
-    closed.extend(write_tables(&all, run, &meta, Part::First)?);
-    // The last row of `ranks` counts the list, so it is written after it.
-    let last = RankRow { parts: Some(closed.len() as i64), ..rank_row(&all) };
-    for shard in [write_table(&closed, run, &meta, Part::First)?, write_table(&[last], run, &meta, Part::First)?] {
-        closed.extend(shard);
+    complete(&mut all.data);
+    out.close(all, closed, run, run_id)
+}
+
+/// Writes a rank of another format as shards of the run `run_id` into the directory `run`.
+///
+/// # Errors
+/// [`Error::Trace`] if a shard cannot be written.
+pub fn write_rank(data: RankData, run: &Path, run_id: &str) -> Result<WrittenShards, Error> {
+    let mut loaded = Loaded { data, ..Loaded::default() };
+    let meta = meta_of(&loaded.data, run_id);
+    let closed = write_all_events(&mut loaded, (0, 0), run, &meta)?;
+    let events = &loaded.data.events;
+    let (rows, first_ns) = (events.len() as u64, events.ts_ns.first().copied());
+    loaded.data.flows = all_flows(&loaded.data);
+    loaded.used_device = used_device(&loaded.data);
+    WrittenShards { rows, first_ns, ..WrittenShards::default() }.close(loaded, closed, run, run_id)
+}
+
+impl WrittenShards {
+    /// Writes the tables of a rank whose rows of `events` are the shards `closed`.
+    fn close(self, all: Loaded, mut closed: Vec<PartRow>, run: &Path, run_id: &str) -> Result<Self, Error> {
+        let meta = meta_of(&all.data, run_id);
+        closed.extend(write_tables(&all, run, &meta, Part::First)?);
+        // The last row of `ranks` counts the list, so it is written after it.
+        let last = RankRow { parts: Some(closed.len() as i64), ..rank_row(&all) };
+        for shard in [write_table(&closed, run, &meta, Part::First)?, write_table(&[last], run, &meta, Part::First)?] {
+            closed.extend(shard);
+        }
+        let bytes = closed.iter().map(|shard| shard.bytes.unsigned_abs()).sum();
+        Ok(Self { bytes, omissions: all.data.omissions, ..self })
     }
-    out.bytes = closed.iter().map(|shard| shard.bytes.unsigned_abs()).sum();
-    out.omissions = std::mem::take(&mut all.data.omissions);
-    Ok(out)
 }
 
 fn meta_of(data: &RankData, run_id: &str) -> ShardMeta {
@@ -126,14 +153,18 @@ pub(super) fn write_all_events(
 
 /// Writes all tables of a rank but its rows, the list of shards and `ranks`; returns the closed shards.
 pub(super) fn write_tables(loaded: &Loaded, run: &Path, meta: &ShardMeta, part: Part) -> Result<Vec<PartRow>, Error> {
-    let RankData { outline, devices, memory, flows, .. } = &loaded.data;
+    let RankData { outline, devices, memory, buckets, flows, .. } = &loaded.data;
+    let samples = metric_samples(&loaded.data);
     let collectives: Vec<CollectiveRow> = outline.collectives.iter().map(Collective::row).collect();
     let counters = counters(&loaded.data);
-    let writers: [&(dyn Fn() -> Result<Option<PartRow>, Error> + Sync); 7] = [
+    let writers: [&(dyn Fn() -> Result<Option<PartRow>, Error> + Sync); 10] = [
         &|| write_table(&collectives, run, meta, part),
         &|| write_table(&outline.comms, run, meta, part),
         &|| write_table(devices, run, meta, part),
         &|| write_table(memory, run, meta, part),
+        &|| write_table(buckets, run, meta, part),
+        &|| write_table(&samples, run, meta, part),
+        &|| write_table(&outline.clock_samples, run, meta, part),
         &|| write_table(&outline.steps, run, meta, part),
         &|| write_table(flows, run, meta, part),
         &|| write_table(&counters, run, meta, part),
@@ -200,6 +231,15 @@ fn in_parallel(columns: usize, encode: &(dyn Fn(usize) + Sync)) {
     (0..columns).into_par_iter().with_max_len(1).for_each(encode);
 }
 
+fn metric_samples(data: &RankData) -> Vec<GpuMetricSampleRow> {
+    let row = |sample: &MetricSample| {
+        let Metric { device_id, name } = data.metrics.get(sample.metric as usize)?;
+        let (rank, metric) = (data.outline.info.rank, name.clone());
+        Some(GpuMetricSampleRow { rank, ts_ns: sample.ts_ns, device_id: *device_id, metric, value: sample.value })
+    };
+    data.metric_samples.iter().filter_map(row).collect()
+}
+
 /// The arrows of the trace, and one from each launch to its device row. Kineto's `ac2g` arrows are not read, because
 /// they only repeat the correlation id.
 pub(super) fn all_flows(data: &RankData) -> Vec<FlowRow> {
@@ -222,17 +262,7 @@ pub(super) fn all_flows(data: &RankData) -> Vec<FlowRow> {
 
 /// The counters of the trace, and one for each omission, so that the run keeps the list.
 fn counters(data: &RankData) -> Vec<CounterRow> {
-    let of_omission = |o: &OmissionRow| {
-        let (amount, is_lost) = (o.amount.unwrap_or_default(), o.kind == OmissionKind::Lost);
-        CounterRow {
-            rank: data.outline.info.rank,
-            source: format!("{OMISSION_SOURCE}{}", o.what).into(),
-            dropped: if is_lost { amount } else { 0 },
-            omitted: if is_lost { 0 } else { amount },
-            why: Some(o.why.clone()),
-            ..CounterRow::default()
-        }
-    };
+    let of_omission = |omission: &OmissionRow| CounterRow::of_omission(data.outline.info.rank, omission);
     data.counters.iter().cloned().chain(data.omissions.iter().map(of_omission)).collect()
 }
 
@@ -242,7 +272,7 @@ pub(super) fn used_device(data: &RankData) -> Option<i64> {
 }
 
 pub(super) fn rank_row(loaded: &Loaded) -> RankRow {
-    let Loaded { data, scalars, complete, .. } = loaded;
+    let Loaded { data, scalars, .. } = loaded;
     let device = loaded.used_device.and_then(|id| data.devices.iter().find(|row| row.device_id == id));
     let versions: serde_json::Map<String, serde_json::Value> = scalars
         .iter()
@@ -262,7 +292,8 @@ pub(super) fn rank_row(loaded: &Loaded) -> RankRow {
         roles: data.outline.info.roles.clone(),
         launcher: None,
         versions: (!versions.is_empty()).then(|| serde_json::Value::from(versions).to_string().into()),
-        closed_cleanly: *complete,
+        // What a file lacks is among its omissions.
+        closed_cleanly: true,
         parts: None,
     }
 }

@@ -378,7 +378,7 @@ tables! {
         rank: i32,
         /// Source of rows: `host:THREAD`, `collectives:THREAD`, `memory:THREAD`, `cupti:KIND`, `cupti:CAUSE`, the name
         /// of a table that the program filled itself, `writer:TABLE` for rows that a part could not hold, or
-        /// `kineto: ITEM` for what a trace lacked that became a run, `keep:TABLE` for stored rows that were removed. `clock_sync`, `schedule`, `inject` and `interrupted`
+        /// `lost: ITEM`, `left_out: ITEM` and `note: ITEM` for the omissions of a recording of another tool that became a run (an amount of 0 is unknown), `keep:TABLE` for stored rows that were removed. `clock_sync`, `schedule`, `inject` and `interrupted`
         /// only give a reason: clocks were not compared, recording was off, the program was not recorded, or it was
         /// stopped.
         source: Text,
@@ -435,6 +435,20 @@ tables! {
         thread_id: Option<i64>,
         /// Python stack of the allocation, outermost first, separated by `;`, where it came with the row.
         stack: Option<Text>,
+    }
+
+    /// One row per sample of a hardware metric of a device. The profiler of another tool took it.
+    gpu_metric_samples: GpuMetricSampleRow / GpuMetricSampleBuilder / GpuMetricSampleView, sorted by "ts_ns"; {
+        /// Global rank.
+        rank: i32,
+        /// Time of the sample.
+        ts_ns: i64,
+        /// Device number.
+        device_id: i64,
+        /// Name of the metric, with its unit, as the profiler spells it.
+        metric: Text,
+        /// Value.
+        value: i64,
     }
 
     /// One row per rank and gradient bucket.

@@ -20,8 +20,8 @@ use crate::nsys::mpi::MpiCall;
 use crate::nsys::nccl::{Call, Schemas};
 use crate::nsys::processes::Process;
 use crate::nsys::wanted::{THREAD_BITS, Wanted};
-use crate::rows::{Added, Rows, counted};
-use model::{KernelUse, Kind, NONE};
+use crate::rows::{Added, Rows, counted, sides_of};
+use model::{KernelUse, Kind};
 
 /// Rows that were counted and not added.
 #[derive(Default)]
@@ -254,14 +254,11 @@ fn common(cells: &Cells<'_>) -> Added {
 }
 
 fn used(id: i64, cells: &Cells<'_>) -> KernelUse {
-    let product = |first: usize| {
-        let sides: Option<Vec<i64>> = (first..first + 3).map(|at| cells.integer(at).filter(|side| *side > 0)).collect();
-        sides.map(|sides| sides.into_iter().fold(1_i64, i64::saturating_mul))
-    };
+    let sides = |first: usize| [first, first + 1, first + 2].map(|at| cells.integer(at));
     let memory = cells.integer(14).zip(cells.integer(15)).and_then(|(a, b)| a.checked_add(b));
     KernelUse {
-        blocks: product(7).unwrap_or(NONE),
-        block_threads: product(10).and_then(|threads| threads.try_into().ok()),
+        grid: sides_of(sides(7)).unwrap_or_default(),
+        block: sides_of(sides(10)).unwrap_or_default(),
         registers: cells.integer(13).and_then(|registers| registers.try_into().ok()),
         shared_mem_bytes: memory.and_then(|bytes| bytes.try_into().ok()),
         ..KernelUse::unknown(id)

@@ -19,7 +19,9 @@ use trace::{DeviceRow, OmissionRow, Text};
 use crate::memory::share;
 use crate::rocprof::file::{Claimed, read, unread};
 use crate::rocprof::parse::{Process, Record, Table, parse_one};
-use crate::rows::{Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, step};
+use crate::rows::{
+    Added, Rows, by_order_of_streams, collective_kernels, collective_row, counted, list, sides_of, step,
+};
 use crate::shared_file::LastFile;
 use model::Error;
 use model::{Collective, KernelUse, Kind, NONE, RankData, RankInfo};
@@ -180,13 +182,15 @@ impl Loader<'_> {
         let stream = record.stream.filter(|stream| *stream != 0).or(record.queue);
         let row = Added { device, stream, ..base };
         let Some(id) = self.rows.add_named(kind, name, row).filter(|_| kind == Kind::Kernel) else { return };
-        let threads = product(record.group);
+        let block: Option<[u16; 3]> = sides_of(record.group);
         // The grid counts work-items.
-        let blocks =
-            product(record.grid).zip(threads).map(|(items, threads)| items.saturating_add(threads - 1) / threads);
+        let blocks = |side: usize| {
+            let (items, threads) = (record.grid[side]?, record.group[side].filter(|threads| *threads > 0)?);
+            Some(items.checked_add(threads - 1)? / threads)
+        };
         self.rows.raw.kernel_use.push(KernelUse {
-            blocks: blocks.unwrap_or(NONE),
-            block_threads: threads.and_then(|threads| threads.try_into().ok()),
+            grid: sides_of([0, 1, 2].map(blocks)).unwrap_or_default(),
+            block: block.unwrap_or_default(),
             shared_mem_bytes: record.shared_bytes.and_then(|bytes| bytes.try_into().ok()),
             ..KernelUse::unknown(id)
         });
@@ -222,10 +226,6 @@ fn operation<'a>(process: &'a Process, record: &Record) -> &'a str {
     let at = |number: Option<i64>| number.and_then(|number| usize::try_from(number).ok());
     let names = at(record.kind).and_then(|kind| process.operations.get(kind));
     names.zip(at(record.operation)).and_then(|(names, at)| names.get(at)).map_or("", String::as_str)
-}
-
-fn product(sides: [Option<i64>; 3]) -> Option<i64> {
-    sides.into_iter().try_fold(1_i64, |all, side| side.filter(|side| *side > 0).map(|side| all.saturating_mul(side)))
 }
 
 fn copy_name(operation: &str) -> &'static str {

@@ -296,15 +296,15 @@ impl LaunchColumns {
         fn cell<C: trace::Cell + Default>(column: &Option<C::Column>, row: usize) -> C {
             column.as_ref().map_or_else(C::default, |column| C::get(column, row))
         }
-        let product = |sides: Option<Vec<i32>>| {
-            let sides = sides.filter(|sides| sides.len() == 3)?;
-            Some(sides.into_iter().fold(1_i64, |all, side| all.saturating_mul(side.into())))
-        };
+        fn sides<N: TryFrom<i32> + Copy>(sides: Option<Vec<i32>>) -> Option<[N; 3]> {
+            let [x, y, z] = sides?[..] else { return None };
+            Some([x.try_into().ok()?, y.try_into().ok()?, z.try_into().ok()?])
+        }
         for row in 0..id.len() {
             let used = KernelUse {
                 id: id.value(row),
-                blocks: product(cell(grid, row)).unwrap_or(NONE),
-                block_threads: product(cell(block, row)).and_then(|threads| threads.try_into().ok()),
+                grid: sides(cell(grid, row)).unwrap_or_default(),
+                block: sides(cell(block, row)).unwrap_or_default(),
                 registers: cell::<Option<i32>>(registers, row).and_then(|n| n.try_into().ok()),
                 shared_mem_bytes: cell::<Option<i64>>(shared_mem_bytes, row).and_then(|n| n.try_into().ok()),
                 occupancy_pct: cell::<Option<f64>>(occupancy, row).map(|pct| pct as f32),

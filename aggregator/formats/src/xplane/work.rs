@@ -13,13 +13,13 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use crate::rows::Added;
+use crate::rows::{Added, sides_of};
 use crate::xplane::collectives::{Found, Origin};
 use crate::xplane::hlo::{Instruction, instruction, name_in};
 use crate::xplane::load::{Loader, description};
 use crate::xplane::space::{Described, Event, Line, Plane};
 use crate::xplane::stats::{Facts, MAX_DETAILS, Stat, detail};
-use model::{KernelUse, Kind, NONE};
+use model::{KernelUse, Kind};
 use trace::rank::mark_rows;
 
 /// Lines of a device whose events are ranges: they hold work.
@@ -250,16 +250,17 @@ fn kind_of(facts: &Facts<'_>, by_name: Kind) -> Kind {
 
 /// ` regs:32 static_shared:0 dynamic_shared:1024 grid:4,2,1 block:256,1,1 occ_pct:62.5`.
 fn used(id: i64, details: &[u8]) -> KernelUse {
-    let product = |key: &str| {
-        let sides: Option<Vec<i64>> =
-            detail(details, key)?.split(',').map(|side| side.parse().ok().filter(|side| *side > 0)).collect();
-        sides.map(|sides| sides.into_iter().fold(1_i64, i64::saturating_mul))
+    let sides = |key: &str| {
+        let mut sides = detail(details, key).unwrap_or_default().split(',').map(|side| side.parse::<i64>().ok());
+        // A plane or a line of blocks may have fewer sides.
+        let mut next = || sides.next().unwrap_or(Some(1));
+        [next(), next(), next()]
     };
     let number = |key: &str| detail(details, key).and_then(|text| text.parse::<i64>().ok());
     let shared = number("static_shared").zip(number("dynamic_shared")).and_then(|(a, b)| a.checked_add(b));
     KernelUse {
-        blocks: product("grid").unwrap_or(NONE),
-        block_threads: product("block").and_then(|threads| threads.try_into().ok()),
+        grid: sides_of(sides("grid")).unwrap_or_default(),
+        block: sides_of(sides("block")).unwrap_or_default(),
         registers: number("regs").and_then(|registers| registers.try_into().ok()),
         shared_mem_bytes: shared.and_then(|bytes| bytes.try_into().ok()),
         occupancy_pct: detail(details, "occ_pct")

@@ -211,8 +211,8 @@ fn sm_efficiency_follows_the_blocks_of_the_kernels() {
         data.events.id[(0..data.events.len()).find(named).unwrap()]
     };
     let mut kernels = vec![
-        KernelUse { blocks: 5, occupancy_pct: Some(20.0), ..KernelUse::unknown(id("half")) },
-        KernelUse { blocks: 400, occupancy_pct: Some(80.0), ..KernelUse::unknown(id("full")) },
+        KernelUse { grid: [5, 1, 1], occupancy_pct: Some(20.0), ..KernelUse::unknown(id("half")) },
+        KernelUse { grid: [400, 1, 1], occupancy_pct: Some(80.0), ..KernelUse::unknown(id("full")) },
     ];
     kernels.sort_by_key(|kernel| kernel.id);
     data.kernel_use = kernels;
@@ -227,8 +227,8 @@ fn sm_efficiency_follows_the_blocks_of_the_kernels() {
     close(rows[0].occupancy_pct, (8.0 * 20.0 + 6.0 * 80.0) / 14.0);
     close(rows[0].occupancy_known_pct, 100.0);
 
-    data.kernel_use.retain(|kernel| kernel.blocks == 5);
-    data.kernel_use[0].blocks = model::NONE;
+    data.kernel_use.retain(|kernel| kernel.grid[0] == 5);
+    data.kernel_use[0].grid = [0; 3];
     let rows = tables(&data).gpu_utilization;
     assert_eq!((rows[0].sm_efficiency_pct, rows[0].sm_known_pct), (None, Some(0.0)));
     close(rows[0].occupancy_known_pct, 100.0 * 8.0 / 14.0);
@@ -241,7 +241,7 @@ proptest! {
     /// Invariant (numbers): Kernels of unknown grid do not lower the SM efficiency, which is null where too many are unknown.
     #[test]
     fn unknown_grids_are_not_idle_sms(
-        kernels in prop::collection::vec((1..30_usize, 1..12_i64, prop::bool::weighted(0.05)), 1..40),
+        kernels in prop::collection::vec((1..30_usize, 1..12_u32, prop::bool::weighted(0.05)), 1..40),
     ) {
         let line: String = kernels.iter().map(|(length, _, _)| "#".repeat(*length) + ".").collect();
         let mut data = Drawn::rank(0)
@@ -252,7 +252,7 @@ proptest! {
         data.devices = vec![trace::DeviceRow { device_id: 0, sm_count: Some(10), ..Default::default() }];
         let events = &data.events;
         let ids = (0..events.len()).filter(|row| events.kind[*row] == Kind::Kernel).map(|row| events.id[row]);
-        let uses: Vec<_> = ids.zip(&kernels).map(|(id, k)| (KernelUse { blocks: k.1, ..KernelUse::unknown(id) }, k.2)).collect();
+        let uses: Vec<_> = ids.zip(&kernels).map(|(id, k)| (KernelUse { grid: [k.1, 1, 1], ..KernelUse::unknown(id) }, k.2)).collect();
         let with = |uses: Vec<KernelUse>| {
             let mut data = data.clone();
             data.kernel_use = uses;

@@ -214,7 +214,7 @@ fn add_kernels(data: &RankData, kernels: &[(i64, u32)], sm_count: Option<i32>, s
         let row = *row as usize;
         let span = Interval::new(events.ts_ns[row], events.end_ns(row));
         let used = uses.find(events.id[row]).map(|at| data.kernel_use[at]);
-        let blocks = used.map(|u| u.blocks).filter(|blocks| *blocks > 0);
+        let blocks = used.and_then(|used| used.blocks());
         let share = blocks.zip(sm_count).map(|(blocks, sms)| (blocks as f64 / f64::from(sms)).min(1.0));
         if span.is_empty() {
             continue;

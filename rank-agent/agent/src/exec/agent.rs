@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use launch::Identity;
 use recorder::{Clock, Recorder, Session, lock};
 use trace::command_line::{self, without_values};
-use trace::{CLOCK_SOURCE, CounterRow, OMISSION_SOURCE, PROFILER_ERROR_NS};
+use trace::{CLOCK_SOURCE, CounterRow, OmissionRow, PROFILER_ERROR_NS};
 
 use super::endpoint::{Answer, Endpoint, Request, home, sockets, stem};
 use super::join::{Joined, join, rank_of};
@@ -390,10 +390,10 @@ const MAX_OMISSIONS: usize = 100;
 
 /// Adds `amount` to the row that counts the omission `what` for the reason `why`. Reasons beyond the limit share a row.
 fn count_omission(rows: &mut Vec<CounterRow>, rank: i32, (what, why): (&str, &str), amount: u64) {
-    let source = format!("{OMISSION_SOURCE}{what}");
     let amount = i64::try_from(amount).unwrap_or(i64::MAX);
     let place = |rows: &[CounterRow], why: &str| {
-        rows.iter().position(|row| *row.source == *source && row.why.as_deref() == Some(why))
+        let is_of = |row: &CounterRow| row.kept_omission().is_some_and(|(_, item)| item == what);
+        rows.iter().position(|row| is_of(row) && row.why.as_deref() == Some(why))
     };
     let why =
         if rows.len() < MAX_OMISSIONS || place(rows, why).is_some() { why } else { "more reasons than are listed" };
@@ -401,8 +401,7 @@ fn count_omission(rows: &mut Vec<CounterRow>, rank: i32, (what, why): (&str, &st
         rows[known].dropped = rows[known].dropped.saturating_add(amount);
         return;
     }
-    let source = source.into();
-    rows.push(CounterRow { rank, source, dropped: amount, why: Some(why.into()), ..CounterRow::default() });
+    rows.push(CounterRow::of_omission(rank, &OmissionRow::lost(what, why).amount(amount)));
 }
 
 fn known_place(place: &RunPlace, options: &recorder::Options) -> AgentPlace {
