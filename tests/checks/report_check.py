@@ -37,8 +37,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 WIDTHS = (1440, 390)
 # Far more than a page needs, also on a busy machine.
 PATIENCE_S = 60
-# The limit for a report of 64 ranks and 100 steps; these reports are smaller.
-MAX_BYTES = 3_000_000
+# The limit for a page with a million bars; these have fewer.
+MAX_BYTES = 20_000_000
 
 # Names that try to become markup or code, to change the direction of writing, or to make a very long line.
 HOSTILE = "</script><script>window.hacked=1</script>"

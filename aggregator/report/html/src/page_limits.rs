@@ -2,7 +2,8 @@
 
 use model::shown_ranks::MOST_RANKS;
 
-/// Size limits of a page. With the defaults, a page with 64 ranks and 100 steps is below 3 MB.
+/// Size limits of a page. With the defaults, a page with 64 ranks and 100 short steps is below 4 MB, and one with a million bars below
+/// 20 MB.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Ranks in the tables and in the timeline.
@@ -19,9 +20,9 @@ pub struct Limits {
     pub instances: usize,
     /// Kernels; the same limit applies to operators.
     pub names: usize,
-    /// Bars of the timeline in the step that is shown first.
+    /// Bars of the timeline: all of all steps if there are no more, else those of the step that is shown first.
     pub slices: usize,
-    /// Bars of the timeline in all other steps.
+    /// Bars of the timeline in all other steps, if there is no room for all bars.
     pub other_slices: usize,
     /// Descriptions of bars; further ones have only a name.
     pub descriptions: usize,
@@ -45,7 +46,7 @@ impl Default for Limits {
             bucket_rows: 20_000,
             instances: 5_000,
             names: 600,
-            slices: 24_000,
+            slices: 1_000_000,
             other_slices: 50_000,
             descriptions: 12_000,
             arrivals: 40_000,

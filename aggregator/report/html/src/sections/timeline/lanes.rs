@@ -56,6 +56,13 @@ pub(super) struct DrawnStep {
     pub(super) undivided: usize,
 }
 
+impl DrawnStep {
+    /// Number of bars.
+    pub(super) fn bars(&self) -> usize {
+        self.lanes.iter().map(Vec::len).sum()
+    }
+}
+
 /// The steps of one rank before they are fitted to the limits of the page.
 #[derive(Debug, Default)]
 pub(super) struct Drawn {
@@ -75,6 +82,9 @@ struct StepRows<'a> {
     rows: &'a [usize],
     has_device: bool,
 }
+
+/// A bar that is shorter than the step divided by this is not seen at the deepest zoom.
+pub(super) const SEEN: i64 = 20_000_000;
 
 /// Draws the steps of a rank for which `most_bars` has the greatest number of bars.
 pub(super) fn draw_rank(
@@ -100,8 +110,7 @@ pub(super) fn draw_rank(
         let rows = by_step.get(&own.step).unwrap_or(&none);
         let step = StepRows { data, host: &host, device: &device, rows, has_device };
         let mut drawn_step = step.draw(own, instances);
-        let length = drawn_step.window.len_ns();
-        let least = least_for(&[&drawn_step.lanes], length, length / 20_000 + 1, most);
+        let least = least_for(&[&drawn_step.lanes], drawn_step.window.len_ns(), most);
         for lane in &mut drawn_step.lanes {
             *lane = joined(lane, least);
             for bar in lane {
@@ -385,8 +394,9 @@ pub(super) fn joined(bars: &[Bar], least: i64) -> Vec<Bar> {
     found
 }
 
-/// The length below which bars are joined, so that at most `most` are left: `least`, doubled until they fit.
-pub(super) fn least_for(drawn: &[&[Vec<Bar>; LANES]], span_ns: i64, mut least: i64, most: usize) -> i64 {
+/// The length below which bars are joined, so that at most `most` are left: the longest that is not seen, doubled until they fit.
+pub(super) fn least_for(drawn: &[&[Vec<Bar>; LANES]], span_ns: i64, most: usize) -> i64 {
+    let mut least = span_ns / SEEN + 1;
     while total(drawn, least) > most && least < span_ns {
         least = least.saturating_mul(2);
     }
@@ -529,6 +539,16 @@ mod tests {
         assert_eq!(spans(&joined(&many, 10)), [(0, 5, 3), (20, 60, 1), (61, 62, 1), (100, 101, 1)]);
         assert_eq!(joined(&many, 0).len(), many.len());
         assert_eq!(joined(&many, 1_000).iter().map(|b| b.rows).sum::<u32>(), 6);
+    }
+
+    #[test]
+    fn bars_are_joined_only_where_they_have_no_room_or_are_not_seen() {
+        let kernels: Vec<(i64, i64)> = (0..80_004).map(|at| (2_000 * at, 2_000 * at + 1_000)).collect();
+        let lanes = [Vec::new(), Vec::new(), bars(&kernels), Vec::new()];
+        let drawn = |most, span_ns| total(&[&lanes], least_for(&[&lanes], span_ns, most));
+        assert_eq!(drawn(1_000_000, 160_008_000), 80_004);
+        assert_eq!(drawn(1_000_000, SEEN * 2_000), 1, "each is half as long as what is seen");
+        assert!(drawn(80_003, 160_008_000) < 80_003);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!          communication                 [~~~~~~~~####]             ~ waits for the last rank, # moves data
 //! ```
 //!
-//! Bars are not nested, so a lane is a list of gaps and lengths. Bars that are too short to be seen are joined with
+//! Bars are not nested, so a lane is a list of gaps and lengths. Bars that have no room, or are too short to be seen, are joined with
 //! their neighbours and have a count. Each bar refers to a description, which many bars share.
 //!
 //! Every rank is loaded once and draws all its steps. Each step may have so many bars that what is held of all ranks is bounded,
@@ -26,7 +26,7 @@ use trace::{JobPathRow, OmissionRow, PathKind};
 
 use self::collectives::{Call, Instances};
 use self::descriptions::Descriptions;
-use self::lanes::{Bar, COMMUNICATION, COMPUTE, Drawn, DrawnStep, LANES, What, draw_rank, joined, least_for};
+use self::lanes::{Bar, COMMUNICATION, COMPUTE, Drawn, DrawnStep, LANES, SEEN, What, draw_rank, joined, least_for};
 use crate::page_limits::Limits;
 use crate::section::{Chart, PageData, ReportInput, Section, script};
 use crate::stragglers::add_stragglers;
@@ -171,10 +171,11 @@ fn timelines(run: &ReportInput<'_>, chosen: i32, page: &mut PageData) -> Timelin
     let ranks = chosen_ranks.len().max(1);
     let others = other_steps(analyzed, chosen, ranks, limits);
     let quota = (ranks * BARS_OF_RANK).max(limits.other_slices / others.len().max(1));
-    // Twice what a rank has room for: ranks differ, and the bars of all are joined together at the end.
-    let most_of_other = 2 * quota / ranks;
+    // Four times what a rank has room for: ranks and steps differ, and the bars of all are joined together at the end.
+    let most_of_chosen = limits.slices.min(4 * limits.slices / ranks);
+    let most_of_other = (2 * quota / ranks).max(most_of_chosen / (others.len() + 1));
     let most_bars = |step: i32| match step {
-        _ if step == chosen => Some(limits.slices),
+        _ if step == chosen => Some(most_of_chosen),
         _ => others.contains(&step).then_some(most_of_other),
     };
     let instances = Instances::of(analyzed, &|step| most_bars(step).is_some());
@@ -187,13 +188,16 @@ fn timelines(run: &ReportInput<'_>, chosen: i32, page: &mut PageData) -> Timelin
     let mut fitted = Fitted::new(page, limits.descriptions);
     let path = &analyzed.analysis.tables.job_critical_path;
     let mut steps: Vec<Timeline> = fitted.fit(&drawn, chosen, path, limits.slices).into_iter().collect();
+    let all: usize = drawn.iter().flat_map(|of_rank| of_rank.steps.values()).map(DrawnStep::bars).sum();
+    // Without room for all bars, the longest other steps have an outline each.
+    let has_room_for_all = all <= limits.slices;
     let mut room = limits.other_slices;
     for step in &others {
-        if room < quota {
+        if !has_room_for_all && room < quota {
             break;
         }
         let before = fitted.lacks.drawn;
-        steps.extend(fitted.fit(&drawn, *step, path, quota));
+        steps.extend(fitted.fit(&drawn, *step, path, if has_room_for_all { all } else { quota }));
         room = room.saturating_sub(fitted.lacks.drawn - before);
     }
     steps.sort_by_key(|timeline| timeline.step);
@@ -369,8 +373,8 @@ impl<'a> Fitted<'a> {
         let to = of_step.iter().map(|(_, d)| d.window.end_ns).max()?;
         let span_ns = (to - from).max(1);
         let lanes: Vec<&[Vec<Bar>; LANES]> = of_step.iter().map(|(_, d)| &d.lanes).collect();
-        let least = least_for(&lanes, span_ns, span_ns / 20_000 + 1, most);
-        let times = Times { from, unit_ns: (span_ns / 1_000_000).max(1) };
+        let least = least_for(&lanes, span_ns, most);
+        let times = Times { from, unit_ns: (span_ns / SEEN).max(1) };
         let mut ranks = Vec::new();
         for (of_rank, of_step) in &of_step {
             let mut known = FxHashMap::default();
@@ -567,7 +571,7 @@ mod tests {
     /// Invariant (output): Steps for which the report's timeline has no room are named.
     #[test]
     fn steps_without_room_are_left_out_and_named() {
-        let two = Limits { other_slices: 2 * BARS_OF_RANK, ..Limits::default() };
+        let two = Limits { slices: 5, other_slices: 2 * BARS_OF_RANK, ..Limits::default() };
         let (page, _, notes) = page_of(&job(), &two);
         let steps: Vec<i64> = page["steps"].as_array().unwrap().iter().map(|s| s["step"].as_i64().unwrap()).collect();
         assert_eq!(steps, [2, 3], "the longest step stays");

@@ -120,15 +120,19 @@ function drawRow(context, row) {
     const bars = rank.lanes[lane];
     const laneTop = y + k * sizes.lane;
     const height = sizes.lane - (sizes.lane > 6 ? 1.5 : 0.5);
+    let covered = -1;
     for (let i = firstAfter(bars, view.from); i < bars.length && bars[i].start <= view.to; i++) {
       const bar = bars[i];
       const [x, end] = [Math.max(sizes.left, px(bar.start)), Math.min(width, px(bar.end))];
-      const [fill, ink] = style(context, rank.rank, lane, bar);
       const matching = matches && matches.has(bar);
+      shown += 1;
+      // A bar within the pixel of the bar before it changes nothing that can be seen.
+      if (end < covered && !matching && bar !== marked) continue;
+      covered = Math.floor(x) + 1;
+      const [fill, ink] = style(context, rank.rank, lane, bar);
       pen.globalAlpha = matches && !matching ? 0.18 : 1;
       pen.fillStyle = fill;
       pen.fillRect(x, laneTop, Math.max(matching ? 2 : 0.75, end - x - (end - x > 4 ? 0.75 : 0)), height);
-      shown += 1;
       if (sizes.lane >= 12 && end - x > 36) barText(context, bar, [x, end, laneTop], ink);
       pen.globalAlpha = 1;
       if (bar === marked) {
