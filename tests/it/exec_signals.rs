@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use fixtures::wait::wait_until;
 
-use crate::support::{RANK_AGENT, finish, master_port, scratch};
+use crate::support::{RANK_AGENT, aggregator, finish, master_port, scratch};
 
 /// Waits until the process catches SIGTERM itself; earlier the signal would end it.
 fn wait_until_it_listens(agent: &Child) {
@@ -44,4 +44,39 @@ fn a_rank_stopped_while_it_waits_for_others_starts_nothing() {
         assert_eq!(agent.wait().unwrap().code(), Some(128 + 15), "rank {rank}");
         assert!(!here.join("started").exists(), "rank {rank}");
     }
+}
+
+/// A launcher stops a job: both programs get SIGTERM. The job hangs nowhere, and the run says who stopped it.
+#[test]
+fn a_job_whose_programs_get_sigterm_was_cancelled() {
+    let here = scratch("exec_cancelled");
+    let (run, port) = (here.join("run"), master_port().to_string());
+    let started = |rank: &str| here.join(format!("started-{rank}"));
+    let spawn = |rank: &str| {
+        let mut command = Command::new(RANK_AGENT);
+        command.args(["exec", "--join-timeout", "600", "--out"]).arg(&run).args([
+            "--",
+            "sh",
+            "-c",
+            "touch \"$0\"; exec sleep 600",
+        ]);
+        command.arg(started(rank)).env("TORCHELASTIC_RUN_ID", "a test").env("RANK", rank).env("WORLD_SIZE", "2");
+        command
+            .env("LOCAL_RANK", rank)
+            .env("LOCAL_WORLD_SIZE", "2")
+            .env("MASTER_ADDR", "localhost")
+            .env("MASTER_PORT", &port);
+        command.stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut agents = ["0", "1"].map(spawn);
+    wait_until("both programs run", || ["0", "1"].iter().all(|rank| started(rank).exists()));
+    for agent in &mut agents {
+        finish(Command::new("kill").args(["-TERM", &agent.id().to_string()])).expect_code(0);
+    }
+    for agent in &mut agents {
+        assert_eq!(agent.wait().unwrap().code(), Some(128 + 15));
+    }
+    let hang = aggregator(&["hang".as_ref(), run.as_os_str()]);
+    assert!(hang.said().contains("cancelled") && hang.said().contains("SIGTERM"), "{}", hang.said());
+    assert!(!hang.said().contains("hold the job up"), "{}", hang.said());
 }

@@ -37,7 +37,7 @@ use std::time::Duration;
 use launch::Identity;
 use recorder::{Recorder, Summary};
 use trace::command_line::{self, without_values};
-use trace::{CLOCK_SOURCE, CounterRow};
+use trace::{CLOCK_SOURCE, CUT_SOURCE, CounterRow};
 
 use crate::error::signal_text;
 use crate::fabric::Stop;
@@ -274,6 +274,7 @@ impl Exec<'_> {
             rows.push(self.counter(CLOCK_SOURCE, bursts + 1, why));
         }
         rows.extend(switch.row(self.identity.rank));
+        rows.extend(ended.as_ref().ok().and_then(ended_by_signal).map(|why| self.counter(CUT_SOURCE, 0, why)));
         if !has_rows(&place.path, self.identity.rank) {
             let why = match ended {
                 // Printed as the error of this command.
@@ -323,10 +324,14 @@ impl Exec<'_> {
             self.warn(&why);
         }
         let shown = place.shown.display();
-        let cut = status.signal().map(|signal| format!("signal {} ended the program; ", signal_text(signal)));
-        let cut = cut.unwrap_or_default();
+        let cut = ended_by_signal(&status).map(|cut| cut + "; ").unwrap_or_default();
         self.say(&format!("{cut}recorded to {shown}; next: rankscope analyze {shown}"));
     }
+}
+
+/// Which signal ended the program, in words.
+fn ended_by_signal(status: &ExitStatus) -> Option<String> {
+    status.signal().map(|signal| format!("signal {} ended the program", signal_text(signal)))
 }
 
 /// Whether the injected library has written rows of this rank.
