@@ -25,7 +25,7 @@ mod errors;
 mod evidence;
 mod fit;
 mod hosts;
-mod identity;
+pub(crate) mod identity;
 mod jump;
 mod lines;
 mod map;

@@ -18,7 +18,7 @@ pub(crate) const ROUNDING_NS: i64 = 2_000;
 pub(crate) const DEVICE_ERROR_NS: i64 = 50_000;
 
 /// Whether a clock domain identifies one clock of one machine.
-fn names_a_clock(domain: &str) -> bool {
+pub(crate) fn names_a_clock(domain: &str) -> bool {
     !domain.is_empty() && domain != "utc"
 }
 

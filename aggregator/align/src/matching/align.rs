@@ -22,6 +22,9 @@
 //! partners end equally close, within chance, the one with the most pairs wins. If two different candidates have
 //! equally many pairs, the alignment is ambiguous: the rank stays unmatched and is reported. Only differences between
 //! times of one clock are used, so a shifted clock changes nothing.
+//!
+//! Ranks that record one clock domain need no such search: where their own times pair as many rows as any candidate, these are the partners.
+//! A file that was cut, or has gaps, is matched so. Where they pair fewer, the ranks do not share the clock that they claim.
 
 mod alike;
 mod candidates;
@@ -34,10 +37,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use rayon::prelude::*;
 use trace::{MatchLevel, OmissionRow, Op, Word};
 
+use crate::clock::identity::{DEVICE_ERROR_NS, names_a_clock};
 use crate::matching::align::alike::Alike;
 use crate::matching::align::candidates::candidates;
 use crate::matching::align::lists::{Item, Lists};
-use crate::matching::align::pairing::{Alignment, alignments};
+use crate::matching::align::pairing::{Alignment, alignment_at, alignments};
 use crate::matching::row::{Group, RowRef, barrier_of, is_point_to_point, omission, pair_of, window_of};
 use model::RankOutline;
 use model::windows::Windows;
@@ -88,11 +92,18 @@ pub(super) fn group(ranks: &[&RankOutline], known: &[Group], rest: &[RowRef]) ->
         }
         alike.take(pivot);
         alike.extend(spine.iter().map(|item| item.token));
+        // Time of the spine − time of each domain that it has.
+        let mut domains = BTreeMap::from([(&*ranks[pivot].info.clock_domain, 0)]);
         while let Some(next) = alike.most() {
             let items = std::mem::take(&mut sequences[next]);
             alike.take(next);
-            match align(&spine, &items) {
-                Some(alignment) => alike.extend(merge(&mut spine, items, &alignment).into_iter()),
+            let domain = &*ranks[next].info.clock_domain;
+            let shared = domains.get(domain).copied().filter(|_| names_a_clock(domain));
+            match align(&spine, &items, shared) {
+                Some(alignment) => {
+                    domains.entry(domain).or_insert(alignment.offset_ns);
+                    alike.extend(merge(&mut spine, items, &alignment).into_iter());
+                }
                 None => ambiguous[next] += items.iter().filter(|i| i.token >= known_tokens).count(),
             }
         }
@@ -197,9 +208,10 @@ fn longest_first(sequences: &[Vec<Item>]) -> Vec<usize> {
 }
 
 /// The best alignment; `None` if there is none, or if a different one is equally good. A clock that jumped has another offset
-/// on the other side, so rows that both sides have before or after all pairs are aligned by themselves.
-fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
-    let mut whole = align_even(spine, items)?;
+/// on the other side, so rows that both sides have before or after all pairs are aligned by themselves. `shared_ns` is the offset if both
+/// record one clock domain.
+fn align(spine: &[Item], items: &[Item], shared_ns: Option<i64>) -> Option<Alignment> {
+    let mut whole = align_even(spine, items, shared_ns)?;
     for _ in 0..JUMPS_MAX {
         let spine_at = || whole.pairs.iter().map(|pair| pair.0 as usize);
         let (Some(first), Some(last)) = (whole.pairs.first(), whole.pairs.last()) else { break };
@@ -211,7 +223,7 @@ fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
         if both < JUMPED_MIN {
             break;
         }
-        let Some(part) = align_even(&spine[of_spine.clone()], &items[of_items.clone()]) else { break };
+        let Some(part) = align_even(&spine[of_spine.clone()], &items[of_items.clone()], None) else { break };
         // Chance pairs a few rows.
         if part.pairs.len() < JUMPED_MIN || part.pairs.len() * 5 < both * 4 {
             break;
@@ -224,9 +236,18 @@ fn align(spine: &[Item], items: &[Item]) -> Option<Alignment> {
 }
 
 /// The best alignment by one offset.
-fn align_even(spine: &[Item], items: &[Item]) -> Option<Alignment> {
+fn align_even(spine: &[Item], items: &[Item], shared_ns: Option<i64>) -> Option<Alignment> {
     let lists = Lists::new(spine, items);
     let mut found = alignments(&lists, &candidates(&lists));
+    if let Some(shared_ns) = shared_ns {
+        let most = found.iter().map(|a| a.pairs.len()).max().unwrap_or(0);
+        // Devices of one host have clocks of their own.
+        let near = found.iter().filter(|a| a.offset_ns.abs_diff(shared_ns) <= DEVICE_ERROR_NS.unsigned_abs());
+        let shared = near.cloned().chain(alignment_at(&lists, shared_ns)).max_by_key(|a| a.pairs.len());
+        if let Some(shared) = shared.filter(|a| a.pairs.len() >= most) {
+            return Some(shared);
+        }
+    }
     found.sort_by(|a, b| a.cost.total_cmp(&b.cost).then_with(|| a.pairs.cmp(&b.pairs)));
     let cheapest = found.first()?;
     // Where steps repeat to the µs, cost differences are chance; prefer the alignment that explains more rows.

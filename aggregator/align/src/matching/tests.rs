@@ -42,6 +42,31 @@ fn windows_that_begin_at_different_collectives_are_matched_by_the_barrier_rule()
     assert_eq!(omissions.iter().map(|o| (o.rank, o.amount)).collect::<Vec<_>>(), [(Some(0), Some(1))]);
 }
 
+// ms      0       100     200     300
+// rank 0  |A|     |B|     |C|     |D|
+// rank 1          |B|     |C|                      its file has a gap, or was cut: A, B and B, C fit as well
+#[test]
+fn ranks_of_one_clock_are_matched_by_their_times() {
+    let all = [0, 100, 200, 300].map(|ms| (ms * MS, (ms + 10) * MS));
+    let on = |domain: &str, ahead_ns: i64| {
+        let one = |of: i32, times: &[(i64, i64)]| TestRank {
+            domain: domain.into(),
+            ..rank(of, rows(of, "allreduce", times))
+        };
+        let cut = one(1, &all[1..3]).bent(Bend { shift_ns: ahead_ns, ..Bend::default() });
+        shape(&matched(&[one(0, &all), cut]).0)
+    };
+    let expected = BTreeSet::from([vec![(0, 1), (1, 0)], vec![(0, 2), (1, 1)]]);
+    assert_eq!(on("node-a/utc", 0), expected);
+    // Devices of one host differ by some µs.
+    assert_eq!(on("node-a/utc", 40_000), expected);
+    for domain in ["", "utc"] {
+        assert_eq!(on(domain, 0), BTreeSet::new(), "clocks of any offset");
+    }
+    // Two machines of one name: their times pair nothing.
+    assert_eq!(on("node-a/utc", 3_020 * MS), BTreeSet::new());
+}
+
 // ms      0    5    10   15   20   25   30
 // rank 0  |A─────|  |B|     |C────|              each rank sends another amount, and another one each time
 // rank 1       |A|  |B|         |C|

@@ -83,6 +83,11 @@ pub(super) fn alignments(lists: &Lists, offsets: &[i64]) -> Vec<Alignment> {
     different
 }
 
+/// The alignment at an offset that is not refined; `None` if it pairs nothing.
+pub(super) fn alignment_at(lists: &Lists, offset_ns: i64) -> Option<Alignment> {
+    Some(alignment(&mut Table::default(), lists, offset_ns)).filter(|alignment| !alignment.pairs.is_empty())
+}
+
 fn alignment(table: &mut Table, lists: &Lists, offset_ns: i64) -> Alignment {
     let mut pairs: Vec<(u32, u32, f64)> = Vec::new();
     let cost = table.pair(lists, offset_ns, |s, r| pairs.push((s.at, r.at, s.cost_with(r, offset_ns))));
