@@ -208,6 +208,7 @@ def _frame(rows: Table) -> pd.DataFrame:
         "device_id": "device_id",
         "stream": "stream_id",
         "correlation": "correlation_id",
+        "external": "external_id",
         "bandwidth_gbs": "bandwidth_gbs",
         "is_comm": "is_comm",
         "is_comm_by_hta": "is_comm_by_hta",

@@ -95,6 +95,7 @@ class Trace:
                 "dur": microseconds(rows["dur"]),
                 "stream": rows["stream"],
                 "correlation": rows["correlation"],
+                "external_id": rows["external"],
                 "memory_bw_gbps": rows["bandwidth_gbs"].fillna(0.0),
                 "index_correlation": _partners(rows, is_host),
                 "iteration": rows["step"],
@@ -105,9 +106,10 @@ class Trace:
 
     def decode_symbol_ids(self, use_shorten_name: bool = True) -> None:
         """Adds the columns `s_name` and `s_cat` with the texts to all data frames."""
+        frames = self.traces.values()
         texts = pd.Series(self.symbols.sym_table, dtype=object)
         shown = texts.map(short_name) if use_shorten_name else texts
-        for frame in self.traces.values():
+        for frame in frames:
             frame["s_name"], frame["s_cat"] = frame["name"].map(shown), frame["cat"].map(texts)
 
 

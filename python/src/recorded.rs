@@ -107,6 +107,7 @@ fn batch_of(events: Events, names: &[Text], rates: &[CopyRate], window: &Window)
         ("device_id", events.device),
         ("stream_id", events.stream),
         ("correlation_id", events.correlation),
+        ("external_id", events.external),
     ];
     let numbers = numbers.into_par_iter().map(|(name, values)| {
         let values = match name {
