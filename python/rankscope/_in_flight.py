@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+
+from rankscope._rankscope import NativeThread
 
 #: The directory in the run, with one dump for each rank that is stalled, or was when it was killed.
 DIRECTORY = "in_flight"
@@ -36,20 +37,23 @@ class InFlight:
     ) -> None:
         self._rank, self._run, self._positions, self._dump, self._problem = rank, run, positions, dump, problem
         self._file: pathlib.Path | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="rankscope-in-flight", daemon=True)
-        self._thread.start()
+        self._ended = False
+        self._thread = NativeThread("rankscope-in-flight", self._watch())
 
     def end(self) -> None:
         """The training of this rank has ended: it has nothing in flight."""
-        self._ended.set()
+        self._ended = True
+        self._thread.wake()
         self._thread.join(INTERVAL_S)
         self._remove()
 
-    def _watch(self) -> None:
+    def _watch(self) -> Generator[float, bytes | None, None]:
         before: Positions | None = None
         dumped: Positions | None = None
-        while not self._ended.wait(INTERVAL_S):
+        while True:
+            yield INTERVAL_S
+            if self._ended:
+                return
             try:
                 now = self._positions()
                 if now is None or before is None or not is_stalled(before, now):

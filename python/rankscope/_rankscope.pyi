@@ -1,7 +1,7 @@
 """The compiled module; the Python files of the package give its values their shape."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import final
 
 _Path = str | os.PathLike[str]
@@ -10,6 +10,8 @@ _Progress = Callable[[int, int], object] | None
 _Columns = list[tuple[str, str, str | None, str]]
 # Run, run id, session, host, boot id, clock domain.
 _Place = tuple[_Path, str, str, str, str, str]
+# How long to wait, in s (None: until it is woken); or the descriptors of the input and the output of a process, and a line.
+_Turn = float | tuple[int, int, bytes] | None
 # The rank's clock, UTC, and the duration of the comparison, in ns.
 _Comparisons = list[tuple[int, int, int]]
 
@@ -89,6 +91,12 @@ class NativeAgent:
     def wall_clock(self) -> _Comparisons: ...
     def omit(self, what: str, amount: int, why: str) -> None: ...
     def finish(self, failed: bool, patience_s: float) -> None: ...
+
+@final
+class NativeThread:
+    def __new__(cls, name: str, generator: Generator[_Turn, bytes | None, object]) -> NativeThread: ...
+    def wake(self) -> None: ...
+    def join(self, timeout_s: float) -> bool: ...
 
 @final
 class NativeWindowWriter:

@@ -1,7 +1,7 @@
 """The recording of a rank inside of its training: the agent, and the hand-over of windows to the process that writes them.
 
     training   step ── step ── window ends: export, hand over ── step …      nothing waits, except `finish`
-    thread                        └─ queue of 8 ─► line of JSON ─► answer
+    thread                        └─ queue of 8 ─► line of JSON ─► answer   (no Python thread: profilers record the stacks of those)
     process                                          └─ Parquet
 
 It imports neither torch nor a library that is not in the package. No error of it reaches the training: each is a warning with its
@@ -20,20 +20,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import IO
 
 from rankscope._errors import RankscopeWarning
 from rankscope._in_flight import InFlight, Positions
-from rankscope._rankscope import NativeAgent
+from rankscope._rankscope import NativeAgent, NativeThread
 
 #: Windows that wait to be written. A further one is dropped and counted.
 WAITING_WINDOWS = 8
 #: Time for the other ranks to end, and for the waiting windows to be written, in s.
 PATIENCE_S = 120.0
+#: What a generator yields to its NativeThread: how long to wait, in s (None: until it is woken), or two descriptors and a line.
+_Turn = float | tuple[int, int, bytes] | None
 #: What the run calls a window that was dropped.
 WINDOWS = "windows of the profiler"
 
@@ -65,8 +66,7 @@ class Recording:
         self.agent = NativeAgent(
             os.path.abspath(run), rank, world_size, local_rank, rendezvous, join_timeout_s, recorded_by
         )
-        self._thread = threading.Thread(target=self._hand_over, name="rankscope-windows", daemon=True)
-        self._thread.start()
+        self._thread = NativeThread("rankscope-windows", self._hand_over())
         self._in_flight = InFlight(rank, self._directory, *in_flight, self.problem) if in_flight else None
 
     @property
@@ -98,6 +98,7 @@ class Recording:
                 "wall_clock": self.agent.wall_clock(),
             }
             self._waiting.put_nowait(item)
+            self._thread.wake()
         except queue.Full:
             self._lost(f"{WAITING_WINDOWS} windows were still waiting to be written", trace, recorder)
         except Exception as error:
@@ -144,8 +145,8 @@ class Recording:
         try:
             # A full queue has a thread that empties it.
             self._waiting.put(None, timeout=self._patience_s)
-            self._thread.join(max(0.0, until - time.monotonic()))
-            if self._thread.is_alive():
+            self._thread.wake()
+            if not self._thread.join(max(0.0, until - time.monotonic())):
                 self._lost(f"they were still being written after {self._patience_s:.0f} s; their process goes on")
         except Exception as error:
             self.problem(f"the windows that waited are not written: {error}")
@@ -153,7 +154,7 @@ class Recording:
             self.agent.finish(failed, max(1.0, until - time.monotonic()))
         except Exception as error:
             self.problem(f"the recording did not end in order: {error}")
-        if not self._thread.is_alive():
+        if self._thread.join(0.0):
             shutil.rmtree(self._spool, ignore_errors=True)
         self.tell()
 
@@ -163,31 +164,29 @@ class Recording:
         self.problem(f"window {self.ended} is not recorded: {why}")
         self.agent.omit(WINDOWS, 1, why)
 
-    def _place(self) -> tuple[object, ...] | None:
+    def _place(self) -> Generator[_Turn, bytes | None, tuple[object, ...] | None]:
         """The run, once the ranks have met."""
-        while True:
-            place = self.agent.place()
-            if place is not None:
-                return place
+        while (place := self.agent.place()) is None:
             if self._finished and self._waiting.empty():
                 return None
-            time.sleep(0.05)
+            yield 0.05
+        return place
 
     def _directory(self) -> str | None:
         place = self.agent.place()
         return str(place[0]) if place else None
 
-    def _hand_over(self) -> None:
+    def _hand_over(self) -> Generator[_Turn, bytes | None, None]:
         """Gives the windows to the process that writes them, one at a time."""
         process: subprocess.Popen[str] | None = None
         refused: str | None = None
-        while (item := self._waiting.get()) is not None:
+        while (item := (yield from self._next())) is not None:
             try:
                 if process is None and refused is None:
-                    process = self._start()
+                    process = yield from self._start()
                 if process is None:
                     raise RuntimeError(refused or "the training ended before the ranks had met")
-                answer = _ask(process, item)
+                answer = yield from _ask(process, item)
                 if "error" in answer:
                     raise RuntimeError(answer["error"])
                 self.written += 1
@@ -202,8 +201,14 @@ class Recording:
         if process is not None:
             self._end(process)
 
-    def _start(self) -> subprocess.Popen[str] | None:
-        place = self._place()
+    def _next(self) -> Generator[_Turn, bytes | None, dict[str, object] | None]:
+        """The next window; None after the last one."""
+        while self._waiting.empty():
+            yield None
+        return self._waiting.get_nowait()
+
+    def _start(self) -> Generator[_Turn, bytes | None, subprocess.Popen[str] | None]:
+        place = yield from self._place()
         if place is None:
             return None
         package = str(pathlib.Path(__file__).resolve().parents[1])
@@ -272,10 +277,16 @@ def _send(to: IO[str] | None, value: dict[str, object]) -> None:
         to.flush()
 
 
-def _ask(process: subprocess.Popen[str], item: dict[str, object]) -> dict[str, str]:
-    _send(process.stdin, item)
-    line = process.stdout.readline() if process.stdout else ""
+def _ask(
+    process: subprocess.Popen[str], item: dict[str, object]
+) -> Generator[_Turn, bytes | None, dict[str, str]]:
+    line: bytes | None = None
+    if process.stdin and process.stdout:
+        line = yield process.stdin.fileno(), process.stdout.fileno(), f"{json.dumps(item)}\n".encode()
     if not line:
-        raise RuntimeError(f"the process that writes the windows ended with {process.wait()}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        state = "does not answer" if process.returncode is None else f"ended with {process.returncode}"
+        raise RuntimeError(f"the process that writes the windows {state}")
     answer: dict[str, str] = json.loads(line)
     return answer

@@ -13,6 +13,7 @@ mod calls;
 mod changes;
 mod errors;
 mod hta_window;
+mod native_thread;
 mod recorded;
 mod run;
 mod tables;
@@ -31,6 +32,8 @@ mod _rankscope {
     use crate::calls::{
         analyze, command, diff, hang, ingest, map_share, reduce, tables_of_analysis, tables_of_runs, version, what_if,
     };
+    #[pymodule_export]
+    use crate::native_thread::NativeThread;
     #[pymodule_export]
     use crate::recorded::NativeRecorded;
     #[pymodule_export]

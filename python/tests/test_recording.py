@@ -208,7 +208,12 @@ def refused(recording):
 def test_windows_beyond_the_queue_are_dropped_and_counted(tmp_path, monkeypatch):
     """Invariant (python): A training that records itself is not harmed."""
     recording, profiler = Recording(tmp_path / "run", rank=0, world_size=1), FakeProfiler()
-    monkeypatch.setattr(_recording, "_ask", lambda process, item: time.sleep(0.1) or {})
+
+    def answer_slowly(process, item):
+        yield 0.1
+        return {}
+
+    monkeypatch.setattr(_recording, "_ask", answer_slowly)
     time.sleep(0.3)
     with pytest.warns(rankscope.RankscopeWarning, match="still waiting"):
         for _ in range(_recording.WAITING_WINDOWS + 3):
