@@ -141,7 +141,7 @@ Examples:
   mpirun -n 8 --oversubscribe rank-agent --out slow --inject slow:rank=5,ms=30
   rankscope analyze run
 
-Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, but some rows were lost;
+Exit codes: 0 done; 1 the input or the environment is wrong; 2 usage; 3 done, but some rows were lost; \
 128 + n stopped by signal n.";
 
 /// A command other than training.

@@ -27,14 +27,13 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  rankscope demo                                               see an answer, without a GPU, in seconds
-  mpirun -n 8 rankscope exec --out run -- python train.py      record a program on every rank
-  rankscope analyze run                                        find out why its steps are slow
-  rankscope analyze traces/                                    the same for traces of torch.profiler
+  rankscope demo                                            see an answer, in seconds
+  mpirun -n 8 rankscope exec --out run -- python train.py   record a program on every rank
+  rankscope analyze run                                     find out why its steps are slow
+  rankscope analyze traces/                                 the same for traces of other tools
 
-Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but something recorded was lost (listed), or with --strict
-anything was left out; 4 `diff --fail-over` found a slowdown beyond its limit; 5 `diff --fail-over` cannot tell. `exec`
-has the program's exit code.";
+Exit codes: 0 done; 1 the input is wrong; 2 usage; 3 done, but something recorded was lost (listed), or with --strict anything was left out; \
+4 `diff --fail-over` found a slowdown beyond its limit; 5 `diff --fail-over` cannot tell. `exec` has the program's exit code.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

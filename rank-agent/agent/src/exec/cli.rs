@@ -93,12 +93,12 @@ Examples:
   rankscope ctl start --out run --duration 10       from another shell, while it runs
   rankscope analyze run
 
-Environment: RANKSCOPE_TOKEN, equal on all ranks, is the secret of ranks on several hosts that do not share --out;
+Environment: RANKSCOPE_TOKEN, equal on all ranks, is the secret of ranks on several hosts that do not share --out; \
 RANKSCOPE_INJECT_LIB names librankscope_inject.so where it is not beside this program.
 
 If ranks do not meet, the program runs and is recorded all the same; the run states whose clocks were not compared.
 
-Exit codes: the program's; 128 + n if signal n ended it; 126 or 127 if it could not be started; 1 if the run could not be
+Exit codes: the program's; 128 + n if signal n ended it; 126 or 127 if it could not be started; 1 if the run could not be \
 created; 2 usage.";
 
 /// Start, stop or query the recording of a running `exec`
