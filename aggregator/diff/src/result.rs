@@ -1,6 +1,6 @@
 //! The result of a comparison.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use trace::OmissionRow;
@@ -198,8 +198,14 @@ impl Diff {
     }
 
     /// Whether a row shows more than how the machine was in that hour: ranks of one run are compared with each other, but that all
-    /// ranks changed shows only over several runs a side.
+    /// ranks changed shows only over several runs a side. So does a change of one of two ranks, because its only peer does not show how
+    /// much ranks differ from run to run.
     pub fn is_proof(&self, row: &DiffRow) -> bool {
-        row.place != Place::AllRanks || self.a.len().min(self.b.len()) > 1
+        let rank_of = |row: &DiffRow| match row.place {
+            Place::Rank(rank) => Some(rank),
+            Place::AllRanks => None,
+        };
+        let ranks: BTreeSet<i32> = self.rows.iter().filter_map(rank_of).collect();
+        self.a.len().min(self.b.len()) > 1 || (rank_of(row).is_some() && ranks.len() > 2)
     }
 }

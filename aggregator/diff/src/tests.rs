@@ -127,6 +127,26 @@ fn clean_runs_are_the_same_and_a_slow_rank_is_found() {
     assert!(found >= PAIRS as u32 - 1, "the slow rank is found in {found} of {PAIRS}");
 }
 
+/// Invariant (verdicts): One run a side proves a change of one rank only where several peers did not change so.
+#[test]
+fn one_run_a_side_proves_no_change_of_one_of_two_ranks() {
+    let (own, total) = (forward(Measure::SelfTime), forward(Measure::Total));
+    let of = |ranks: usize, seed: u64, more: &[(Option<usize>, &Key, f64)]| {
+        let (name, mut profile) = run(Noise::quiet(seed), more);
+        profile.ranks.truncate(ranks);
+        (name, profile)
+    };
+    let slow = [(Some(1), &own, 60.0), (Some(1), &total, 60.0)];
+    for (ranks, runs, is_proof) in [(2, 1, false), (2, 3, true), (3, 1, true)] {
+        let side = |first: u64, more: &[(Option<usize>, &Key, f64)]| -> Vec<_> {
+            (0..runs).map(|seed| of(ranks, first + seed, more)).collect()
+        };
+        let diff = judged(&side(1, &[]), &side(11, &slow));
+        let row = diff.slower_than(5.0).find(|row| row.place == Place::Rank(1));
+        assert_eq!(row.map(|row| diff.is_proof(row)), Some(is_proof), "{ranks} ranks, {runs} runs a side");
+    }
+}
+
 /// A change of all ranks looks like a busier machine. One run a side cannot separate the two; three can, if runs differ
 /// less than that.
 #[test]
