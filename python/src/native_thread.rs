@@ -32,7 +32,7 @@ struct State {
     ended: bool,
 }
 
-/// What a generator wants next.
+/// The request that a generator yields.
 enum Turn {
     Wait(Option<Duration>),
     Ask { input: i32, output: i32, line: Vec<u8> },

@@ -71,7 +71,7 @@ impl Rows {
         if !self.has_room() {
             return None;
         }
-        // As in a run: the name decides it, where a runtime copies by kernels of its own.
+        // The runtime of HIP copies by kernels of its own. Their names tell, as in a run.
         let kind =
             if kind == Kind::Kernel { kind_of("kernel", self.names.list[name as usize].as_bytes()) } else { kind };
         let is_comm = communicates(self.names.classes[name as usize], kind, None);

@@ -292,7 +292,7 @@ pub(super) fn rank_row(loaded: &Loaded) -> RankRow {
         roles: data.outline.info.roles.clone(),
         launcher: None,
         versions: (!versions.is_empty()).then(|| serde_json::Value::from(versions).to_string().into()),
-        // What a file lacks is among its omissions.
+        // A file does not say how its recorder ended. The counters list what the file lacks.
         closed_cleanly: true,
         parts: None,
     }
